@@ -1,0 +1,89 @@
+"""Advantages socket: how rewards become credit. Groups by id, never by row position; fp32; no device loops."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _index(group: Tensor) -> tuple[Tensor, int]:
+    unique, index = torch.unique(group, return_inverse=True)
+    return index, len(unique)
+
+
+def group_sum(value: Tensor, group: Tensor) -> Tensor:
+    """Sum over the members of each row's group, broadcast back to the rows. value [B] or [B,K]."""
+    index, count = _index(group)
+    total = torch.zeros(count, *value.shape[1:], dtype=value.dtype, device=value.device).index_add_(0, index, value)
+    return total[index]
+
+
+def group_size(group: Tensor) -> Tensor:
+    return group_sum(torch.ones(group.shape, device=group.device), group)
+
+
+def segment_logsumexp(value: Tensor, group: Tensor) -> Tensor:
+    """log sum exp over each row's group, broadcast to the rows. value [B] or [B,K]; -inf entries count nothing."""
+    index, count = _index(group)
+    flat = value if value.dim() == 2 else value[:, None]
+    expanded = index[:, None].expand_as(flat)
+    top = torch.full((count, flat.shape[1]), -torch.inf, dtype=value.dtype, device=value.device)
+    top = top.scatter_reduce(0, expanded, flat, "amax").clamp(min=torch.finfo(value.dtype).min)[index]
+    out = top + group_sum((flat - top).exp(), group).log()
+    return out if value.dim() == 2 else out[:, 0]
+
+
+def centred(reward: Tensor, group: Tensor, std: str | None = None, floor: float = 1e-4) -> Tensor:
+    """A_i = R_i - mean_group R (GRPO without the division, d1 2504.12216 eq. 2). [B] -> [B,1].
+
+    std "population" divides by the group's standard deviation; a group whose deviation is below `floor` keeps zero.
+    """
+    size = group_size(group)
+    centre = reward - group_sum(reward, group) / size
+    if std is not None:
+        deviation = (group_sum(centre**2, group) / size).sqrt()
+        centre = torch.where(deviation > floor, centre / deviation.clamp(min=floor), torch.zeros_like(centre))
+    return centre[:, None]
+
+
+def leave_one_out(reward: Tensor, group: Tensor) -> Tensor:
+    """A_i = R_i - mean of the other members (RLOO). [B] -> [B,1]; a group of one gets zero."""
+    size = group_size(group)
+    others = (group_sum(reward, group) - reward) / (size - 1).clamp(min=1)
+    return torch.where(size > 1, reward - others, torch.zeros_like(reward))[:, None]
+
+
+def stepwise_returns(reward: Tensor, step_reward: Tensor, lam: float | Tensor, normalise: bool) -> Tensor:
+    """EGSPO-SA (2603.12554) eq. of A_t: R_s = r + lambda (r - rhat_s), divided by 1 + lambda if `normalise`.
+
+    reward [B], step_reward [B,K], lam scalar or [B,K] -> [B,K]. rhat_s depends on the state only, so normalised
+    returns have the same expected gradient for every lambda.
+    """
+    lam = torch.as_tensor(lam, dtype=reward.dtype, device=reward.device)
+    returns = reward[:, None] + lam * (reward[:, None] - step_reward)
+    return returns / (1 + lam) if normalise else returns
+
+
+def stepwise(
+    reward: Tensor, returns: Tensor, used: Tensor, group: Tensor, centring: str, delta: Tensor | None = None
+) -> Tensor:
+    """Centre stepwise returns [B,K]; `used` bool [B,K] marks filled slots (others give 0).
+
+    pooled_loo: minus the mean over the other members' slots. outcome_loo: minus the other members' mean final reward.
+    rank_mean (released): minus the group mean of the same slot, self included. outcome_mean_plus_delta (released):
+    group-centred final reward plus `delta` [B,K], which is not centred.
+    """
+    filled = torch.where(used, returns, 0.0)
+    if centring == "pooled_loo":
+        own, count = filled.sum(1), used.sum(1).to(returns.dtype)
+        others = (group_sum(own, group) - own) / (group_sum(count, group) - count).clamp(min=1)
+        out = returns - others[:, None]
+    elif centring == "outcome_loo":
+        size = group_size(group)
+        out = returns - ((group_sum(reward, group) - reward) / (size - 1).clamp(min=1))[:, None]
+    elif centring == "rank_mean":
+        out = returns - group_sum(filled, group) / group_sum(used.to(returns.dtype), group).clamp(min=1)
+    else:
+        assert centring == "outcome_mean_plus_delta" and delta is not None, centring
+        out = centred(reward, group) + delta
+    return torch.where(used, out, 0.0)

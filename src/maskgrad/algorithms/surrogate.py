@@ -1,0 +1,193 @@
+"""Surrogate socket: what is differentiated. One ratio function and one loss for every method.
+
+ratio form:  loss = - sum coef * min( rho A, clip(rho, lo, hi) A )              gradient through rho
+score form:  loss = - sum coef * w * A * (lower if A > 0 else upper)            w detached, gradient through the bound
+KL:          + beta * sum coef * k(r),  r = lower_new - lower_ref,  k1 = r, k2 = r^2/2, k3 = exp(-r) + r - 1
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from maskgrad.algorithms.advantages import group_sum, segment_logsumexp
+from maskgrad.records import Counts, LossSum, Units
+from maskgrad.settings import Settings
+
+Coefficient = Literal["token_mean", "group_sum", "step_mean", "step_token_mean", "length_mean", "row_mean"]
+
+
+class Objective(Settings):
+    """Configuration of `policy_loss`. Clip bounds are in ratio space in both clip modes."""
+
+    form: Literal["ratio", "score"]
+    coef: Coefficient
+    ratio_scale: Literal["token", "sequence"] = "token"
+    clip: Literal["none", "ppo", "always"] = "none"
+    clip_low: float = Field(default=0.0, ge=0)
+    clip_high: float = Field(default=math.inf, gt=0)
+    self_normalise: Literal["none", "group"] = "none"
+    recentre: bool = False
+    kl: Literal["none", "k1", "k2", "k3"] = "none"
+    beta: float = Field(default=0.0, ge=0)
+    log_bound: float = Field(default=20.0, gt=0)
+    allow_fresh_masks: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Objective:
+        if self.clip_low > self.clip_high:
+            raise ValueError(f"clip_low {self.clip_low} lies above clip_high {self.clip_high}: swap or widen them")
+        if (self.beta > 0) != (self.kl != "none"):
+            raise ValueError(f"kl {self.kl!r} and beta {self.beta} contradict each other: set both or neither")
+        if self.form == "ratio" and (self.clip == "always" or self.self_normalise != "none" or self.recentre):
+            raise ValueError("unconditional clip, self-normalisation and recentring need the score form")
+        return self
+
+
+def log_ratio(new: Units, old: Units, scale: str, allow_fresh_masks: bool = False) -> Tensor:
+    """d [B,U], zero where the unit does not exist, on the asked scale. Masked first, then scaled, never exponentiated."""
+    if new.views != old.views and not allow_fresh_masks:
+        raise ValueError("old and new likelihoods were scored on different masks: share the views, or allow_fresh_masks")
+    d = torch.where(new.mask, new.lower - old.lower, 0.0)
+    if scale == "token" and not new.per_token:
+        return d / new.size
+    if scale == "sequence" and new.per_token:
+        return d * new.size
+    return d
+
+
+def clip_log(d: Tensor, objective: Objective) -> Tensor:
+    """Log-ratio clipped to [log clip_low, log clip_high], whatever the sign of the advantage."""
+    low = math.log(objective.clip_low) if objective.clip_low > 0 else None
+    high = math.log(objective.clip_high) if objective.clip_high < math.inf else None
+    return d if low is None and high is None else d.clamp(min=low, max=high)
+
+
+def group_weights(d: Tensor, mask: Tensor, group: Tensor, objective: Objective) -> Tensor:
+    """Detached weights of log-ratios d [B,U]: unconditional clip, then self-normalisation per group and unit column.
+
+    StableDRL (2603.06743): w_j = C_j / sum_i C_i, C = clip(rho, lo, hi); computed as a softmax of the clipped log-ratio.
+    """
+    d = d.detach()
+    if not bool(d.isfinite().all()):
+        raise FloatingPointError("a log-ratio is not finite")
+    if objective.clip == "always":
+        d = clip_log(d, objective)
+    if objective.self_normalise == "none":
+        return torch.where(mask, d.clamp(-objective.log_bound, objective.log_bound).exp(), 0.0)
+    d = torch.where(mask, d, -torch.inf)
+    return torch.where(mask, (d - segment_logsumexp(d, group)).exp(), 0.0)
+
+
+def coefficients(kind: Coefficient, units: Units, live: Tensor, counts: Counts) -> Tensor:
+    """Aggregation coefficients [B,U]; denominators are global counts, so splitting a batch changes nothing."""
+    ones = torch.ones_like(units.lower.detach())
+    if kind == "token_mean":
+        value = ones / max(counts.live_tokens, 1.0)
+    elif kind == "group_sum":
+        value = ones / max(counts.groups, 1.0)
+    elif kind == "step_mean":
+        value = ones / max(counts.units, 1.0)
+    elif kind == "step_token_mean":
+        value = ones / max(counts.scored_tokens, 1.0)
+    elif kind == "length_mean":
+        value = live.sum(1, keepdim=True).to(ones.dtype) / max(counts.live_tokens, 1.0) * ones
+    else:
+        value = ones / max(counts.rows, 1.0)
+    value = value if units.weight is None else value * units.weight
+    return torch.where(units.mask, value, 0.0)
+
+
+def kl_estimate(kind: str, r: Tensor) -> Tensor:
+    """k1 = r, k2 = r^2/2, k3 = e^{-r} + r - 1 with r = log pi - log pi_ref (Schulman's estimators)."""
+    if kind == "k1":
+        return r
+    if kind == "k2":
+        return r**2 / 2
+    return torch.expm1(-r) + r
+
+
+def policy_loss(
+    objective: Objective,
+    new: Units,
+    advantage: Tensor,
+    group: Tensor,
+    live: Tensor,
+    counts: Counts,
+    old: Units | None = None,
+    reference: Units | None = None,
+) -> LossSum:
+    """Loss of one update. advantage [B,1] or [B,U]. `old` None means on-policy: ratio 1 by construction."""
+    coef = coefficients(objective.coef, new, live, counts)
+    advantage = advantage.to(new.lower.dtype).expand_as(new.lower)
+    base = old if old is not None else _detached(new)
+    d = log_ratio(new, base, objective.ratio_scale, objective.allow_fresh_masks)
+    bounded = d.clamp(-objective.log_bound, objective.log_bound)
+    if objective.form == "ratio":
+        term, clipped, weight = _ratio_term(objective, bounded, advantage)
+    else:
+        term, clipped, weight = _score_term(objective, d, advantage, new, group)
+    total = -torch.where(new.mask, term * coef, 0.0).sum()
+    metrics = _ratio_metrics(d, new.mask, advantage, clipped, weight, objective)
+    if objective.kl != "none":
+        if reference is None:
+            raise ValueError(f"kl {objective.kl!r} needs a reference policy")
+        r = log_ratio(new, reference, objective.ratio_scale).clamp(-objective.log_bound, objective.log_bound)
+        kl = torch.where(new.mask, kl_estimate(objective.kl, r), 0.0)
+        total = total + objective.beta * (kl * coef).sum()
+        metrics["kl"] = (float(kl.detach().sum()), float(new.mask.sum()))
+    return LossSum(total=total, metrics=metrics)
+
+
+def _detached(units: Units) -> Units:
+    return Units(
+        lower=units.lower.detach(),
+        upper=units.upper.detach(),
+        mask=units.mask,
+        size=units.size,
+        per_token=units.per_token,
+        views=units.views,
+        weight=units.weight,
+    )
+
+
+def _ratio_term(objective: Objective, d: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rho = d.exp()
+    term = rho * advantage
+    clipped = torch.zeros_like(term, dtype=torch.bool)
+    if objective.clip == "ppo":
+        gated = rho.clamp(objective.clip_low, objective.clip_high) * advantage
+        clipped = gated < term
+        term = torch.minimum(term, gated)
+    return term, clipped.detach(), rho.detach()
+
+
+def _score_term(
+    objective: Objective, d: Tensor, advantage: Tensor, new: Units, group: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    weight = group_weights(d, new.mask, group, objective)
+    if objective.recentre:
+        advantage = advantage - group_sum(weight * advantage, group)
+    bound = torch.where(advantage > 0, new.lower, new.upper)
+    clipped = torch.zeros_like(new.mask) if objective.clip != "always" else clip_log(d, objective) != d
+    return weight * advantage * bound, clipped.detach(), weight
+
+
+def _ratio_metrics(
+    d: Tensor, mask: Tensor, advantage: Tensor, clipped: Tensor, weight: Tensor, objective: Objective
+) -> dict[str, tuple[float, float]]:
+    d, count = d.detach(), float(mask.sum())
+    positive, negative = mask & (advantage > 0), mask & (advantage < 0)
+    values = {
+        "log_ratio_mean": (float((d * mask).sum()), count),
+        "log_ratio_sq": (float((d**2 * mask).sum()), count),
+        "clip_fraction_positive": (float((clipped & positive).sum()), float(positive.sum())),
+        "clip_fraction_negative": (float((clipped & negative).sum()), float(negative.sum())),
+        "clamp_fraction": (float(((d.abs() > objective.log_bound) & mask).sum()), count),
+        "weight_sq": (float((weight**2 * mask).sum()), count),
+    }
+    return values

@@ -1,0 +1,236 @@
+"""Run configuration: YAML in, YAML out. A resolved configuration is sufficient to re-run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from maskgrad.algorithms import AlgorithmConfig
+from maskgrad.diffusion.schedule import SamplerConfig
+from maskgrad.errors import UserError, nearest
+from maskgrad.settings import Settings, parse
+
+
+class ModelConfig(Settings):
+    path: str  # local folder, hub id, or maskgrad:NAME for a model that ships in the package
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    device: str = "cpu"
+    gradient_checkpointing: bool = False
+
+
+class RolloutConfig(Settings):
+    """A batch is prompts_per_batch x group_size completions; the library derives everything else."""
+
+    prompts_per_batch: int = Field(default=16, ge=1)
+    group_size: int = Field(default=8)
+    max_prompt_length: int = Field(default=512, ge=1)  # tokens; a longer prompt is an error, never cut
+    micro_batch: int = Field(default=256, ge=1)  # rows sampled at once
+    sampler: SamplerConfig
+
+    @model_validator(mode="after")
+    def _group(self) -> RolloutConfig:
+        if self.group_size < 2:
+            raise ValueError(f"group_size {self.group_size} gives no baseline: use at least 2")
+        return self
+
+
+class OptimConfig(Settings):
+    """AdamW with gradient-norm clipping."""
+
+    lr: float = Field(gt=0)
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    warmup_updates: int = Field(default=0, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # decays to `final_share` of lr at the last update
+    final_share: float = Field(default=0.0, ge=0, le=1)
+
+
+class TrainConfig(Settings):
+    max_updates: int = Field(ge=1)  # optimiser steps
+    micro_batch: int = Field(default=512, ge=1)  # masked views scored at once; never changes the result beyond rounding
+    checkpoint_every: int = Field(default=50, ge=1)  # optimiser steps
+    keep_checkpoints: int = Field(default=2, ge=1)
+    eval_every: int = Field(default=0, ge=0)  # optimiser steps; 0 = only at the start and the end
+    threads: int = Field(default=0, ge=0)  # intra-op CPU threads; 0 = one per core, at most 2
+    max_skipped_in_row: int = Field(default=3, ge=1)  # stop after this many non-finite updates in a row
+    samples_every: int = Field(default=10, ge=0)  # rollout batches between saved samples; 0 = never
+
+
+class EvalConfig(Settings):
+    """Held-out evaluation with the sampler of the rollouts, except for what is named here."""
+
+    split: Literal["validation", "test", "train"] = "validation"
+    count: int = Field(default=200, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    steps: int | None = Field(default=None, gt=0)
+    micro_batch: int = Field(default=256, ge=1)
+
+
+class RunConfig(Settings):
+    recipe: str = "custom"
+    seed: int = 0
+    model: ModelConfig
+    task: dict[str, Any]
+    rollout: RolloutConfig
+    algorithm: AlgorithmConfig
+    optim: OptimConfig
+    train: TrainConfig
+    eval: EvalConfig = EvalConfig()
+
+    def eval_sampler(self) -> SamplerConfig:
+        update: dict[str, Any] = {"temperature": self.eval.temperature}
+        if self.eval.steps is not None:
+            update |= {"steps": self.eval.steps, "threshold": None}
+        return SamplerConfig.model_validate({**self.rollout.sampler.model_dump(), **update})
+
+    @model_validator(mode="after")
+    def _eval_fits(self) -> RunConfig:
+        self.eval_sampler()
+        return self
+
+
+class StageConfig(Settings):
+    """One stretch of supervised training with its own cosine schedule."""
+
+    updates: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    wrong_share: float = Field(default=0.0, ge=0, le=1)  # share of targets that follow the task's consistent wrong mode
+    warmup_updates: int = Field(default=20, ge=0)
+    final_share: float = Field(default=0.05, ge=0, le=1)
+
+
+class SftModelConfig(Settings):
+    """Either `path` of a checkpoint to continue from, or a new model: `architecture` in LLaDA's config keys."""
+
+    path: str | None = None
+    architecture: dict[str, Any] | None = None
+    characters: str | None = None  # of the new model's character tokenizer
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    device: str = "cpu"
+    save_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> SftModelConfig:
+        if (self.path is None) == (self.architecture is None):
+            raise ValueError("set exactly one of model.path and model.architecture")
+        if self.architecture is not None and not self.characters:
+            raise ValueError("a new model needs model.characters, the alphabet of its tokenizer")
+        return self
+
+
+class SftConfig(Settings):
+    recipe: str = "custom"
+    seed: int = 0
+    model: SftModelConfig
+    task: dict[str, Any]
+    objective: Literal["count", "time"] = "count"  # count: L/l on l ~ U{1..L} masked | time: 1/t on t ~ U(0,1)
+    padding: Literal["score", "hide", "first_eos"] = "score"  # EOS padding behind the answer, see training/sft.py
+    batch: int = Field(default=64, ge=1)
+    max_prompt_length: int = Field(default=512, ge=1)
+    optim: OptimConfig
+    stages: list[StageConfig] = Field(min_length=1)
+    sampler: SamplerConfig  # of the evaluation; gen_length is the width of the training canvas
+    eval: EvalConfig = EvalConfig()
+    checkpoint_every: int = Field(default=500, ge=1)
+    threads: int = Field(default=0, ge=0)
+
+
+def recipe_names() -> list[str]:
+    folder = resources.files("maskgrad") / "recipes"
+    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Settings of a recipe by name, or of a YAML file by path."""
+    if name.endswith((".yaml", ".yml")):
+        file = Path(name)
+        if not file.is_file():
+            raise UserError(f"recipe file {name} does not exist: {nearest(name, recipe_names())}")
+        text = file.read_text()
+    else:
+        if name not in recipe_names():
+            raise UserError(f"unknown recipe {name!r}: {nearest(name, recipe_names())}")
+        text = (resources.files("maskgrad") / "recipes" / f"{name}.yaml").read_text()
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"recipe {name} is not valid YAML: {error}".replace("\n", " ")) from None
+    if not isinstance(values, dict):
+        raise UserError(f"recipe {name} must be a mapping of settings, not {type(values).__name__}")
+    return values
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Recursive merge of mappings; `over` wins."""
+    out = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = merge(out[key], value) if both else value
+    return out
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """`--leaf.path VALUE` and `--leaf.path=VALUE` pairs as a nested mapping; values are read as YAML."""
+    out: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest:
+        flag = rest.pop(0)
+        if not flag.startswith("--") or len(flag) < 3:
+            raise UserError(f"unexpected argument {flag!r}: settings are given as --leaf.path VALUE")
+        name, equals, value = flag[2:].partition("=")
+        if not equals:
+            if not rest:
+                raise UserError(f"--{name} needs a value")
+            value = rest.pop(0)
+        leaf: Any = _yaml_value(value)
+        for key in reversed(name.replace("-", "_").split(".")):
+            leaf = {key: leaf}
+        out = merge(out, leaf)
+    return out
+
+
+def _yaml_value(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):  # YAML 1.1 reads 3e-4 as text
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def run_config(name: str, overrides: Mapping[str, Any] | None = None, algorithm: str | None = None) -> RunConfig:
+    """Resolve a recipe: its settings, then its variant for the algorithm, then the overrides."""
+    values = read_recipe(name)
+    over = dict(overrides or {})
+    if isinstance(over.get("algorithm"), str):
+        algorithm = over.pop("algorithm")
+    variants = values.pop("variants", {})
+    if algorithm is not None:
+        values["algorithm"] = {"name": algorithm}
+    chosen = values.get("algorithm", {}).get("name")
+    values = merge(values, variants.get(chosen, {}))
+    values.setdefault("recipe", Path(name).stem)
+    values.pop("about", None)
+    return parse(RunConfig, merge(values, over), f"recipe {name}")
+
+
+def sft_config(name: str, overrides: Mapping[str, Any] | None = None) -> SftConfig:
+    values = read_recipe(name)
+    values.setdefault("recipe", Path(name).stem)
+    values.pop("about", None)
+    return parse(SftConfig, merge(values, overrides or {}), f"recipe {name}")
+
+
+def dump(config: Settings) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

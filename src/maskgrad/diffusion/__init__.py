@@ -1,0 +1,1 @@
+"""Forward masking, reveal rules, the sampler and its commit map."""

@@ -1,0 +1,1 @@
+"""Held-out accuracy with the sampler of training, and the statistics around it."""

@@ -1,0 +1,1 @@
+"""Masked views, the scorer, and how scored log-probs become likelihoods of units."""

@@ -1,0 +1,41 @@
+"""Who sees whom. Masks are bool with True = may look; shapes: `B` sequences, `T` positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def bidirectional_mask(attend: Tensor) -> Tensor:
+    """Mask bool [B,1,T,T] of full attention that hides padding (`attend` bool [B,T], False on padding) as keys.
+
+    A padded query sees itself alone: its output means nothing, but a row without any key would be NaN in the
+    softmax and poison the gradient of the whole batch.
+    """
+    real = attend[:, None, :] & attend[:, :, None]
+    itself = torch.eye(attend.shape[1], dtype=torch.bool, device=attend.device)
+    return (real | itself)[:, None]
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same mask as a term for the scores: 0 where visible, the lowest number of `dtype` elsewhere."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def positions(attend: Tensor) -> Tensor:
+    """Position ids int64 [B,T] counted from each row's first real token, so that padding moves no rotary angle."""
+    first = attend.to(torch.int8).argmax(1, keepdim=True)
+    return (torch.arange(attend.shape[1], device=attend.device) - first).clamp_(min=0)
+
+
+def make_bidirectional(backbone: Any) -> int:
+    """Clear the causal flag of every attention module; returns how many there were."""
+    count = 0
+    for module in backbone.modules():
+        if hasattr(module, "is_causal"):
+            # without a mask the SDPA path asks the module, not the config, whether to be causal
+            module.is_causal = False
+            count += 1
+    return count

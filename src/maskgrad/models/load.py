@@ -1,0 +1,128 @@
+"""From a checkpoint, or from nothing, to a `Policy`. The format is the authors' own; no remote code is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from maskgrad.errors import UserError, nearest
+from maskgrad.models.families import Family, family_of, special_ids
+from maskgrad.models.files import INDEX, WEIGHTS, find_folder, read_json
+from maskgrad.models.policy import Policy
+from maskgrad.models.tokenizer import load_tokenizer
+from maskgrad.randomness import generator
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_policy(
+    path: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu", attn: str = "sdpa"
+) -> Policy:
+    """Load a checkpoint: a local folder, a hub id `org/name`, or `maskgrad:NAME` for one inside the package.
+
+    `dtype` is what the weights are held and computed in, whatever they are stored in.
+    """
+    target = dtype_named(dtype)
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {str(device)!r} was asked for, but no CUDA device is visible; use device 'cpu'")
+    folder = find_folder(str(path))
+    config = read_json(folder / "config.json")
+    family = family_of(config)
+    policy = _skeleton(family, config, load_tokenizer(folder), attn)
+    return policy.fill(_read_weights(folder, policy, target, place))
+
+
+def new_policy(
+    family: Family, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast | None, seed: int
+) -> Policy:
+    """A randomly initialised fp32 model. `config` needs the sizes only; the rest is as in the published checkpoints.
+
+    Matrices are normal with std fan_in^-1/2, those that write into the residual stream smaller by (2 layers)^1/2,
+    an untied head 0.02; norms are 1, biases 0.
+    """
+    known = {} if tokenizer is None else {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    config = {**family.defaults, **known, **config}
+    policy = _skeleton(family, config, tokenizer, "sdpa")
+    ids = policy.special
+    policy.config |= {"mask_token_id": ids.mask, "eos_token_id": ids.eos, "pad_token_id": ids.pad}
+    draws, layers = generator(seed, "init"), len(policy.backbone.layers)
+    tensors = {name: _draw(name, p.shape, layers, draws) for name, p in policy.named_parameters()}
+    return policy.fill(tensors)
+
+
+def _draw(name: str, shape: torch.Size, layers: int, draws: torch.Generator) -> Tensor:
+    if len(shape) == 1:
+        return torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)
+    std = 0.02 if name == "head.weight" else shape[1] ** -0.5
+    if name.endswith(("o_proj.weight", "down_proj.weight")):
+        std /= (2 * layers) ** 0.5
+    return torch.empty(shape).normal_(0.0, std, generator=draws)
+
+
+def dtype_named(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise UserError(f"dtype is {name!r}; {nearest(name, DTYPES)}")
+    return DTYPES[name]
+
+
+def _skeleton(
+    family: Family, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast | None, attn: str
+) -> Policy:
+    rows = family.to_backbone(config).vocab_size
+    if tokenizer is not None and max(tokenizer.get_vocab().values()) >= rows:
+        raise UserError(
+            f"the tokenizer has ids up to {max(tokenizer.get_vocab().values())}, "
+            f"but the vocabulary has {rows} rows; use the tokenizer of this model"
+        )
+    return Policy(family, config, special_ids(family, config, tokenizer, rows), tokenizer, attn)
+
+
+def _read_weights(folder: Path, policy: Policy, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    wanted = {name: tuple(tensor.shape) for name, tensor in policy.weights().items()}
+    if (folder / INDEX).is_file():
+        shards = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+    elif (folder / WEIGHTS).is_file():
+        shards = [WEIGHTS]
+    else:
+        raise UserError(f"{folder} has neither {WEIGHTS} nor {INDEX}; only weights in safetensors files are read")
+    found: dict[str, Tensor] = {}
+    for shard in shards:
+        found |= _read_shard(folder / shard, wanted, dtype, device)
+    if missing := sorted(set(wanted) - set(found)):
+        raise UserError(f"{folder} lacks {len(missing)} tensors, among them {_few(missing)}; is the download complete?")
+    return {str(policy.family.names.ours(name)): tensor for name, tensor in found.items()}
+
+
+def _read_shard(
+    file: Path, wanted: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device
+) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise UserError(f"{file.parent} lacks {file.name}, which {INDEX} names; complete the download")
+    try:
+        with safe_open(file, "pt", device=str(device)) as shard:
+            names = list(shard.keys())
+            if foreign := [name for name in names if name not in wanted]:
+                raise UserError(
+                    f"{file} has {len(foreign)} tensors that config.json has no place for, among them {_few(foreign)}; "
+                    "use the config.json of these weights"
+                )
+            for name in names:
+                if (shape := tuple(shard.get_slice(name).get_shape())) != wanted[name]:
+                    raise UserError(
+                        f"{name} in {file} has shape {shape}, but config.json makes it {wanted[name]}; "
+                        "use the config.json of these weights"
+                    )
+            return {name: shard.get_tensor(name).to(dtype) for name in names}
+    except SafetensorError as error:
+        raise UserError(f"{file} cannot be read ({error}); download it again") from error
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -1,0 +1,177 @@
+"""The network under training: a bidirectional backbone, a head, and the facts about its tokens.
+
+Shapes: `B` sequences, `T` positions, `d` width, `V` rows of the vocabulary tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedTokenizerFast
+
+from maskgrad.errors import UserError, nearest
+from maskgrad.models.attention import additive, bidirectional_mask, make_bidirectional, positions
+from maskgrad.models.families import Family
+from maskgrad.models.layout import SpecialIds
+
+ATTENTION = ("sdpa", "eager")
+
+
+class Policy(nn.Module):
+    """A masked-diffusion language model. `config` is the authors' config.json, kept whole.
+
+    The constructor allocates and draws nothing: parameters are on the meta device until `fill` brings them in.
+    Layers are called one by one instead of through the backbone's own forward, which would build a causal mask.
+    """
+
+    backbone: Any  # a decoder of transformers without its head
+    forbidden: Tensor  # bool [V]; ids that are never sampled: MASK and what the tokenizer cannot decode
+
+    def __init__(
+        self,
+        family: Family,
+        config: Mapping[str, Any],
+        special: SpecialIds,
+        tokenizer: PreTrainedTokenizerFast | None = None,
+        attn: str = "sdpa",
+    ) -> None:
+        super().__init__()
+        if attn not in ATTENTION:
+            raise UserError(f"attn is {attn!r}; {nearest(attn, ATTENTION)}")
+        self.family, self.config, self.special, self.tokenizer = family, dict(config), special, tokenizer
+        self.traits = family.traits(config)
+        self.attn = attn
+        self._checkpointing = False
+        inner = family.to_backbone(config)
+        inner.is_causal = False
+        inner._attn_implementation = attn
+        # on the meta device the constructors of both libraries leave the global generator alone
+        with torch.device("meta"):
+            self.backbone = family.backbone(inner)
+            self.head = nn.Linear(inner.hidden_size, inner.vocab_size, bias=self.traits.head_bias)
+        assert make_bidirectional(self.backbone) == len(self.backbone.layers)
+        if not self.traits.output_bias:
+            for layer in self.backbone.layers:
+                layer.self_attn.o_proj.bias = None
+        self._tie()
+        self.eval()
+
+    def _tie(self) -> None:
+        if self.traits.tied:
+            self.head.weight = self.backbone.embed_tokens.weight
+
+    def fill(self, tensors: Mapping[str, Tensor]) -> Policy:
+        """Take over `tensors` (policy names; all of one dtype and device) as the parameters."""
+        tied = {"head.weight": tensors["backbone.embed_tokens.weight"]} if self.traits.tied else {}
+        self.load_state_dict({**tensors, **tied}, assign=True)
+        self._tie()
+        # the rotary frequencies are in no file; they stay fp32 whatever the dtype of the weights
+        rotary = self.backbone.rotary_emb
+        with torch.device(self.device):
+            self.backbone.rotary_emb = type(rotary)(rotary.config)
+        self.register_buffer("forbidden", self._forbidden().to(self.device), persistent=False)
+        return self
+
+    def _forbidden(self) -> Tensor:
+        known = range(self.traits.vocab_size) if self.tokenizer is None else self.tokenizer.get_vocab().values()
+        forbidden = torch.ones(self.vocab_rows, dtype=torch.bool)
+        forbidden[torch.tensor(list(known), dtype=torch.int64)] = False
+        forbidden[self.special.mask] = True
+        return forbidden
+
+    def hidden(self, tokens: Tensor, attend: Tensor | None = None) -> Tensor:
+        """Last hidden states [B,T,d] of `tokens` int64 [B,T] under full bidirectional attention.
+
+        `attend` bool [B,T] is False on padding, which nobody sees; states at padding mean nothing.
+        """
+        assert attend is None or attend.dtype == torch.bool, attend.dtype
+        # without padding no mask is built, so that SDPA may take its fastest kernel
+        padded = attend is not None and not bool(attend.all())
+        mask = place = None
+        x = self.backbone.embed_tokens(tokens)
+        if padded and attend is not None:
+            place, mask = positions(attend), bidirectional_mask(attend)
+            mask = mask if self.attn == "sdpa" else additive(mask, x.dtype)
+        else:
+            place = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        if self.traits.embed_scale != 1.0:
+            x = x * self.traits.embed_scale
+        rotary = self.backbone.rotary_emb(x, position_ids=place)
+        for layer in self.backbone.layers:
+            x = self._layer(layer, x, mask, rotary)
+        return self.backbone.norm(x)
+
+    forward = hidden
+
+    def _layer(self, layer: nn.Module, x: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        def run(x: Tensor) -> Tensor:
+            return layer(x, attention_mask=mask, position_embeddings=rotary, use_cache=False)
+
+        if self._checkpointing and torch.is_grad_enabled():
+            # no dropout anywhere, hence no generator state to keep for the second pass
+            return checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
+        return run(x)
+
+    def predict_positions(self, index: Tensor) -> Tensor:
+        """Where the hidden states that predict the tokens at `index` (int64, any shape) are: same shape.
+
+        A family that predicts one to the right has nothing before position 0, which then predicts itself.
+        """
+        return index if self.family.logit_shift == 0 else (index - self.family.logit_shift).clamp(min=0)
+
+    def aligned(self, hidden: Tensor) -> Tensor:
+        """Hidden states [B,T,d] moved so that the state at k is the one that predicts the token at k."""
+        if self.family.logit_shift == 0:
+            return hidden
+        return hidden[:, self.predict_positions(torch.arange(hidden.shape[1], device=hidden.device))]
+
+    def hidden_at(self, tokens: Tensor, attend: Tensor | None, read: Tensor) -> Tensor:
+        """States [n,d] that predict the canvas positions `read` bool [B,L], in row-major order.
+
+        `tokens` int64 [B,P+L], `attend` bool [B,P+L]. Only these states are worth sending through the head.
+        """
+        states = self.aligned(self.hidden(tokens, attend))
+        return states[:, tokens.shape[1] - read.shape[1] :][read]
+
+    @property
+    def stop_mask(self) -> Tensor:
+        """True at the ids that end a completion, bool [V]."""
+        mask = torch.zeros_like(self.forbidden)
+        mask[list(self.special.stops)] = True
+        return mask
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """fp32 logits [...,V] of the given hidden states [...,d], and of no others: the head is the memory."""
+        logits = F.linear(hidden, self.head.weight, self.head.bias)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return logits if self.traits.logit_scale == 1.0 else logits * self.traits.logit_scale
+
+    def set_gradient_checkpointing(self, on: bool) -> None:
+        """Recompute each layer in the backward pass instead of keeping its activations."""
+        self._checkpointing = on
+
+    @property
+    def vocab_rows(self) -> int:
+        return self.head.weight.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.head.weight.dtype
+
+    def weights(self) -> dict[str, Tensor]:
+        """Parameters under their names in the authors' checkpoints, in the order of the network."""
+        # named_parameters yields a tied table once, under the name of the embedding
+        return {str(self.family.names.theirs(name)): p for name, p in self.named_parameters()}
+
+    def num_parameters(self) -> int:
+        """Parameters, a tied table counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())

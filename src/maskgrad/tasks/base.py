@@ -1,0 +1,123 @@
+"""What a task is: examples with a prompt, and a grader for completions. Plain Python, no tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from maskgrad.errors import UserError, nearest
+
+Status = Literal["ok", "wrong", "no_answer", "error"]
+Prompt = str | list[dict[str, Any]]
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One item of a task.
+
+    `prompt` is the content of the single user turn, or a list of chat messages with `role` and `content`.
+    `columns` holds whatever grading needs; reward functions receive each column as a keyword list.
+    """
+
+    id: str
+    prompt: Prompt
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grade:
+    """Verdict on one completion.
+
+    `reward` None means abstain: the row leaves the statistics. `correct` is the strict verdict, None when the
+    task cannot tell. `parts` holds named numbers beside the reward, `detail` a short reason for reports.
+    """
+
+    reward: float | None
+    correct: bool | None
+    status: Status
+    parts: Mapping[str, float] = field(default_factory=dict)
+    detail: str = ""
+
+
+class Task(Protocol):
+    """A source of examples with a strict grader.
+
+    `metrics` names the entries of `Grade.parts` that evaluation averages beside accuracy. `has_gold` says
+    whether `target` can be called.
+    """
+
+    name: str
+    metrics: tuple[str, ...] = ()
+    has_gold: bool = True
+
+    def size(self, split: str) -> int | None:
+        """Number of examples in the split; None for an endless generator."""
+        ...
+
+    def example(self, split: str, index: int) -> Example:
+        """Example number `index` of a split: a pure function of the task settings, the split and the index."""
+        ...
+
+    def target(self, example: Example, index: int = 0) -> str:
+        """A gold completion for supervised training; `index` chooses among several where a task has them."""
+        ...
+
+    def grade(self, example: Example, completion: str) -> Grade:
+        """Judge one completion. Never raises on account of the completion text."""
+        ...
+
+    def hash(self) -> str:
+        """Short hash of prompt text, grader version and split settings, recorded with every result."""
+        ...
+
+    def grade_batch(self, examples: Sequence[Example], completions: Sequence[str]) -> list[Grade]:
+        """Judge completions, one per example and in order. The default grades them one by one."""
+        if len(examples) != len(completions):
+            raise UserError(f"{len(completions)} completions for {len(examples)} examples; pass one per example")
+        return [self.grade(example, text) for example, text in zip(examples, completions, strict=True)]
+
+
+def require_split(split: str, valid: Sequence[str] = SPLITS) -> None:
+    """Refuse a split the task does not serve."""
+    if split not in valid:
+        raise UserError(f"unknown split {split!r}; {nearest(split, valid)}")
+
+
+def require_index(split: str, index: int, size: int | None) -> None:
+    """Refuse an index outside the split; a generated split (`size` None) accepts every index from 0 up."""
+    if index < 0 or (size is not None and index >= size):
+        extent = "any index from 0 up" if size is None else f"{size} examples"
+        raise UserError(f"index {index} is outside split {split!r}, which has {extent}")
+
+
+def short_hash(*parts: object) -> str:
+    """Twelve hexadecimal digits that change with any of the parts (compared by their repr)."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def self_test(task: Task, count: int = 4) -> None:
+    """Check that the task pays its own gold completion in full and an empty completion nothing.
+
+    Looks at the first `count` examples of every split the task serves. Tasks without gold completions are
+    passed over, as are examples whose correctness the task cannot tell. RuntimeError names the example.
+    """
+    if not task.has_gold:
+        return
+    for split in SPLITS:
+        size = task.size(split)
+        for index in range(count if size is None else min(count, size)):
+            _check_example(task, task.example(split, index))
+
+
+def _check_example(task: Task, example: Example) -> None:
+    gold, empty = task.grade_batch([example, example], [task.target(example), ""])
+    if gold.correct is None:
+        return
+    if not gold.correct or gold.reward != 1.0:
+        raise RuntimeError(f"{example.id}: the gold completion earned {gold.reward} ({gold.status}: {gold.detail})")
+    if empty.correct or empty.reward not in (0.0, None):
+        raise RuntimeError(f"{example.id}: the empty completion earned {empty.reward}")

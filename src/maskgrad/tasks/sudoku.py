@@ -1,0 +1,94 @@
+"""4x4 Sudoku: endless puzzles with one solution, split by solved grid, or a test set from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from maskgrad.tasks.answers import tagged_answer, whole_answer
+from maskgrad.tasks.base import Example, Grade, Task, require_index, require_split, short_hash
+from maskgrad.tasks.draws import keyed_random
+from maskgrad.tasks.grids import MAX_BLANKS, draw_puzzle, split_grids
+from maskgrad.tasks.prompts import PROTOCOLS, completion_text, sudoku_prompt
+from maskgrad.tasks.puzzle_files import load_sudoku_csv
+from maskgrad.tasks.settings import choice, optional_path, span, whole
+from maskgrad.tasks.sudoku_answer import GRADER, grade_grid
+
+REASONING = "Each empty cell takes the digit that its row, column and box still lack."
+
+_EXCHANGED = str.maketrans("1234", "2143")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SudokuSettings:
+    """Settings of the task.
+
+    prompt: "compact" (16 digits in, 16 digits out) or "d1" (instructions; the answer stands in its tag).
+    blanks: fewest and most empty cells of generated puzzles, within 1 to 12.
+    reward: "solved" pays 1 for a solved grid, "cells" the share of empty cells that are right.
+    seed: chooses the stream of generated puzzles; which grid belongs to which split does not depend on it.
+    file: CSV with columns Puzzle and Solution, served as the test split. The generated train split then excludes
+    nothing of the file: with only 288 grids a foreign test set usually shares solutions with training.
+    """
+
+    prompt: str = "compact"
+    blanks: tuple[int, int] = (8, 12)
+    reward: str = "solved"
+    seed: int = 0
+    file: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        choice("sudoku", "prompt", self.prompt, PROTOCOLS)
+        choice("sudoku", "reward", self.reward, ("cells", "solved"))
+        whole("sudoku", "seed", self.seed, 0)
+        object.__setattr__(self, "blanks", span("sudoku", "blanks", self.blanks, 1, MAX_BLANKS))
+        object.__setattr__(self, "file", optional_path("sudoku", "file", self.file))
+
+
+class SudokuTask(Task):
+    """Examples carry the columns `puzzle` and `solution`, 16 digits each."""
+
+    name = "sudoku"
+    metrics = ("cell_accuracy",)
+
+    def __init__(self, settings: SudokuSettings | None = None) -> None:
+        self.settings = settings or SudokuSettings()
+        self._rows = None if self.settings.file is None else load_sudoku_csv(Path(self.settings.file))
+
+    def size(self, split: str) -> int | None:
+        require_split(split)
+        return len(self._rows) if split == "test" and self._rows is not None else None
+
+    def example(self, split: str, index: int) -> Example:
+        require_index(split, index, self.size(split))
+        if split == "test" and self._rows is not None:
+            puzzle, solution = self._rows[index]
+        else:
+            rng = keyed_random("sudoku", self.settings.seed, split, index)
+            puzzle, solution = draw_puzzle(rng, split_grids(split), self.settings.blanks)
+        return Example(
+            id=f"sudoku/{split}/{index}",
+            prompt=sudoku_prompt(self.settings.prompt, puzzle),
+            columns={"puzzle": puzzle, "solution": solution},
+        )
+
+    def target(self, example: Example, index: int = 0) -> str:
+        """The stored solution in the protocol's form; there is only one, so `index` changes nothing."""
+        return completion_text(self.settings.prompt, example.columns["solution"], REASONING)
+
+    def wrong_mode_target(self, example: Example) -> str:
+        """A consistent wrong completion: in the empty cells 1 and 2 trade places, and so do 3 and 4."""
+        puzzle, solution = example.columns["puzzle"], example.columns["solution"]
+        wrong = solution.translate(_EXCHANGED)
+        cells = "".join(w if clue == "0" else clue for clue, w in zip(puzzle, wrong, strict=True))
+        return completion_text(self.settings.prompt, cells, REASONING)
+
+    def grade(self, example: Example, completion: str) -> Grade:
+        answer = whole_answer(completion) if self.settings.prompt == "compact" else tagged_answer(completion)
+        columns = example.columns
+        return grade_grid(columns["puzzle"], columns["solution"], answer, pay_cells=self.settings.reward == "cells")
+
+    def hash(self) -> str:
+        settings = self.settings
+        prompt = sudoku_prompt(settings.prompt, "0" * 16)
+        return short_hash(prompt, GRADER, settings.reward, settings.blanks, settings.seed, self._rows)

@@ -1,0 +1,68 @@
+"""The Python front door: train on your own prompts with your own reward functions.
+
+    Trainer(model="path-or-id", algorithm=EGSPO(), reward_funcs=[fn], train_dataset=rows,
+            config={"rollout": {"sampler": {"gen_length": 64}}, "optim": {"lr": 1e-5}, "train": {"max_updates": 100}},
+            out="runs/mine").train()
+
+Reward functions have TRL's signature: fn(prompts, completions, **columns) -> list[float | None].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from maskgrad.algorithms import Algorithm
+from maskgrad.config import RunConfig, merge
+from maskgrad.errors import UserError
+from maskgrad.reporting.console import Console
+from maskgrad.settings import parse
+from maskgrad.tasks.base import Task
+from maskgrad.tasks.custom import CustomTask
+from maskgrad.tasks.registry import make_task
+from maskgrad.tasks.rewards import RewardFunction
+from maskgrad.training.loop import TrainingRun
+
+
+class Trainer:
+    """One training run. Nothing heavy happens before `train()`; bad settings are refused in the constructor."""
+
+    def __init__(
+        self,
+        model: str,
+        algorithm: Algorithm,
+        *,
+        out: str | Path,
+        config: Mapping[str, Any],
+        reward_funcs: Sequence[RewardFunction] | None = None,
+        reward_weights: Sequence[float] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        task: Mapping[str, Any] | None = None,
+        quiet: bool = False,
+    ):
+        """Either `task` names a built-in task, or `train_dataset` (rows with a `prompt` column) and `reward_funcs`
+        define one; `eval_dataset` is then the held-out set (default: the training prompts)."""
+        if (task is None) == (train_dataset is None):
+            raise UserError("pass either task, or train_dataset with reward_funcs")
+        self.task: Task
+        if task is not None:
+            self.task, settings = make_task(task), dict(task)
+        else:
+            if not reward_funcs:
+                raise UserError("train_dataset needs reward_funcs: pass at least one function")
+            held_out = train_dataset if eval_dataset is None else eval_dataset
+            rows = {"train": train_dataset, "validation": held_out}
+            self.task, settings = CustomTask(rows, reward_funcs, reward_weights), {"name": "custom"}
+        values = merge({"model": {"path": model}, "task": settings, "algorithm": algorithm.model_dump()}, config)
+        self.config = parse(RunConfig, values, "config")
+        self.config.algorithm.check(self.config.rollout.sampler, self.config.rollout.group_size)
+        self.out, self.quiet = Path(out), quiet
+
+    def train(self, resume: bool = False) -> dict[str, Any]:
+        """Run to the end (or continue the run in `out`); returns the last evaluation."""
+        console = Console(quiet=self.quiet)
+        if resume:
+            return TrainingRun.reopen(self.out, self.task, console).resume()
+        return TrainingRun.new(self.config, self.out, self.task, console).start()

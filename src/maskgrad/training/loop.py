@@ -1,0 +1,294 @@
+"""The training loop. Reads: collect -> prepare -> updates -> checkpoint, evaluation at the start and the end.
+
+Every state between two optimiser steps can be saved and continued to the bit; an interruption during sampling loses the
+rollouts of that batch only, because they are a pure function of weights, seed and counters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import yaml
+
+from maskgrad import randomness
+from maskgrad.config import RunConfig, dump
+from maskgrad.errors import UserError
+from maskgrad.evaluation.evaluate import evaluate
+from maskgrad.models.load import load_policy
+from maskgrad.models.policy import Policy
+from maskgrad.models.save import save_policy
+from maskgrad.reporting.console import Console
+from maskgrad.reporting.journal import FILE_NAME, Journal
+from maskgrad.settings import parse
+from maskgrad.tasks.base import Example, Task, self_test
+from maskgrad.tasks.registry import make_task
+from maskgrad.training import checkpoint, optim
+from maskgrad.training.checkpoint import Progress
+from maskgrad.training.collect import collect
+from maskgrad.training.update import Prepared, prepare, update
+
+
+class Interrupted(Exception):
+    """Ctrl-C: the run was saved and can be resumed."""
+
+
+class TrainingStopped(RuntimeError):
+    """Too many non-finite updates in a row; the last good weights are in the last checkpoint."""
+
+
+def set_threads(threads: int) -> int:
+    """Intra-op CPU threads; 0 means one per core but at most 2 (tiny models do not gain from more)."""
+    chosen = threads or min(2, os.cpu_count() or 1)
+    torch.set_num_threads(chosen)
+    return chosen
+
+
+class TrainingRun:
+    """One run in one folder."""
+
+    def __init__(self, config: RunConfig, out: Path, policy: Policy, task: Task, console: Console | None = None):
+        self.config, self.out, self.policy, self.task = config, out, policy, task
+        self.algorithm = config.algorithm
+        self.console = console or Console(quiet=True)
+        self.optimizer = optim.adamw(policy, config.optim)
+        self.progress = Progress()
+        self.buffer: Prepared | None = None
+        self.reference = self._reference()
+        self.interrupt = False
+        self.in_whole = False
+
+    def _reference(self) -> Policy | None:
+        """The starting policy, kept only if a KL term reads it."""
+        if self.algorithm.objective().beta == 0:
+            return None
+        reference = load_policy(self.config.model.path, dtype=self.config.model.dtype, device=self.config.model.device)
+        return reference.requires_grad_(False)
+
+    @classmethod
+    def new(cls, config: RunConfig, out: Path, task: Task | None = None, console: Console | None = None) -> TrainingRun:
+        """Load everything a fresh run needs; the folder is claimed before the model is loaded."""
+        set_threads(config.train.threads)
+        task = task or make_task(config.task)
+        config.algorithm.check(config.rollout.sampler, config.rollout.group_size)
+        checkpoint.claim(out)
+        policy = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
+        return cls(config, out, policy, task, console)
+
+    @classmethod
+    def reopen(cls, out: Path, task: Task | None = None, console: Console | None = None) -> TrainingRun:
+        """Load an interrupted run at its last complete checkpoint; settings come from its config.yaml."""
+        file = out / "config.yaml"
+        if not file.is_file():
+            raise UserError(f"{out} holds no run to resume (no config.yaml): name the folder given as --out")
+        config = parse(RunConfig, yaml.safe_load(file.read_text()), str(file))
+        set_threads(config.train.threads)
+        found = checkpoint.steps(out)
+        path = str(found[-1][1] / "model") if found else config.model.path
+        policy = load_policy(path, dtype=config.model.dtype, device=config.model.device)
+        return cls(config, out, policy, task or make_task(config.task), console)
+
+    def start(self) -> dict[str, Any]:
+        """Run from the beginning in a fresh folder."""
+        (self.out / "config.yaml").write_text(dump(self.config))
+        return self._go(resumed=False)
+
+    def resume(self) -> dict[str, Any]:
+        """Continue from the last complete checkpoint, or from the start if there is none."""
+        found = checkpoint.steps(self.out)
+        size = 0
+        if found:
+            self.progress, self.buffer, size = checkpoint.load_state(found[-1][1], self.optimizer)
+        with Journal(self.out / FILE_NAME) as journal:
+            journal.truncate(size)
+        return self._go(resumed=bool(found))
+
+    def _go(self, resumed: bool) -> dict[str, Any]:
+        self_test(self.task)
+        with Journal(self.out / FILE_NAME) as self.journal, self._signals():
+            header = self._header()
+            if resumed:
+                self.console.show({"event": "run", "step": self.progress.step, **header})
+            else:
+                self._write("run", **header)
+                self._evaluate()
+            while self.progress.step < self.config.train.max_updates:
+                self._one_update()
+            last = self._evaluate() if self.progress.step % max(1, self.config.train.eval_every or 10**9) else None
+            checkpoint.write_atomic(self.out / "final", lambda folder: save_policy(self.policy, folder))
+            self._write("end", reason="completed")
+        self.console.close()
+        return last or {}
+
+    def _header(self) -> dict[str, Any]:
+        c = self.config
+        return {
+            "recipe": c.recipe,
+            "algorithm": c.algorithm.name,
+            "task": self.task.name,
+            "model": c.model.path,
+            "params": self.policy.num_parameters(),
+            "seed": c.seed,
+            "total_steps": c.train.max_updates,
+        }
+
+    def _write(self, event: str, **fields: Any) -> None:
+        self.console.show(self.journal.write(event, step=self.progress.step, **fields))
+
+    def _one_update(self) -> None:
+        if self.buffer is None:
+            self._collect()
+        assert self.buffer is not None
+        started = time.perf_counter()
+        with self._whole():
+            index, reward = self.progress.buffer_index, float(self.buffer.batch.reward.mean())
+            metrics = update(
+                self.policy, self.optimizer, self.algorithm, self.config, self.buffer, index, self.progress.step
+            )
+            self.progress.step += 1
+            self.progress.buffer_index += 1
+            self._guard(metrics)
+            if self.progress.buffer_index == self.algorithm.updates_per_batch:
+                self.buffer, self.progress.buffer_index = None, 0
+            self._write(
+                "update",
+                total_steps=self.config.train.max_updates,
+                reward=reward,
+                **metrics,
+                time={"seconds": time.perf_counter() - started},
+            )
+            self._after_update()
+
+    def _after_update(self) -> None:
+        train, step = self.config.train, self.progress.step
+        if train.eval_every and step % train.eval_every == 0:
+            self._evaluate()
+        if step % train.checkpoint_every == 0 or step == train.max_updates:
+            self.save()
+
+    def _guard(self, metrics: dict[str, Any]) -> None:
+        """Count skipped updates, keep the batch that caused one, and stop after too many in a row."""
+        if not metrics["skipped"]:
+            self.progress.skipped_in_row = 0
+            return
+        self.progress.skipped += 1
+        self.progress.skipped_in_row += 1
+        folder = self.out / "skipped"
+        folder.mkdir(exist_ok=True)
+        torch.save(self.buffer, folder / f"step-{self.progress.step:06d}.pt")
+        self._write("warning", message=f"update {self.progress.step} was not finite and was skipped")
+        if self.progress.skipped_in_row >= self.config.train.max_skipped_in_row:
+            raise TrainingStopped(
+                f"{self.progress.skipped_in_row} updates in a row were not finite; the weights before them are kept, "
+                f"the batches are in {folder}: lower optim.lr, or tighten the clip"
+            )
+
+    def _collect(self) -> None:
+        c = self.config
+        started = time.perf_counter()
+        examples = [self._example(self.progress.cursor + i) for i in range(c.rollout.prompts_per_batch)]
+        first_group = self.progress.batches * c.rollout.prompts_per_batch
+        collected = collect(self.policy, self.task, self.algorithm, c.rollout, examples, first_group, c.seed)
+        if len(collected.batch) == 0:
+            raise TrainingStopped("no rollout of the batch has a usable reward: check the reward functions")
+        buffer = prepare(self.policy, self.reference, self.algorithm, c, collected.batch)
+        seconds = time.perf_counter() - started
+        clock = {**collected.seconds, "seconds": seconds, "tokens_per_second": collected.metrics["live_tokens"] / seconds}
+        with self._whole():  # counters, buffer and journal move together
+            self.buffer = buffer
+            self.progress.cursor += len(examples)
+            self.progress.batches += 1
+            if c.train.samples_every and (self.progress.batches - 1) % c.train.samples_every == 0:
+                self._save_samples(collected.texts)
+            self._write("rollout", batch=self.progress.batches, **collected.metrics, time=clock)
+
+    def _example(self, index: int) -> Example:
+        """Training example number `index`; finite sets are walked through in a new random order each epoch."""
+        size = self.task.size("train")
+        if size is None:
+            return self.task.example("train", index)
+        if size == 0:
+            raise UserError(f"the training set of task {self.task.name!r} is empty")
+        epoch, place = divmod(index, size)
+        return self.task.example("train", randomness.permutation(self.config.seed, "loop.epoch", epoch, size)[place])
+
+    def _save_samples(self, texts: list[dict[str, Any]]) -> None:
+        folder = self.out / "samples"
+        folder.mkdir(exist_ok=True)
+        rows = texts[: 4 * self.config.rollout.group_size]
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / f"batch-{self.progress.batches:06d}.jsonl").write_text(lines)
+
+    def _evaluate(self) -> dict[str, Any]:
+        c = self.config
+        found = evaluate(
+            self.policy,
+            self.task,
+            c.eval.split,
+            c.eval.count,
+            c.eval_sampler(),
+            micro_batch=c.eval.micro_batch,
+            max_prompt_length=c.rollout.max_prompt_length,
+            seed=c.seed,
+        )
+        folder = self.out / "eval"
+        folder.mkdir(exist_ok=True)
+        (folder / f"step-{self.progress.step:06d}.json").write_text(json.dumps(found.result, indent=1))
+        self._write("eval", **found.result)
+        return found.result
+
+    def save(self) -> Path:
+        """Checkpoint the present state."""
+        self.journal.sync()
+        folder = self.out / "checkpoints" / f"step-{self.progress.step:06d}"
+        checkpoint.save(folder, self.policy, self.optimizer, self.progress, self.buffer, self.journal.size())
+        checkpoint.prune(self.out, self.config.train.keep_checkpoints)
+        return folder
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Ctrl-C inside waits until the block is whole."""
+        self.in_whole = True
+        yield
+        self.in_whole = False
+        if self.interrupt:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """On Ctrl-C save at the last whole update and say how to go on; a second one stops at once."""
+
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            if self.interrupt or not self.in_whole:
+                raise KeyboardInterrupt
+            self.interrupt = True
+
+        try:
+            previous = signal.signal(signal.SIGINT, handle)
+        except ValueError:  # not the main thread: the caller owns the signals
+            yield
+            return
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.console.close()
+            if self.in_whole:
+                raise
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self._save_interrupted()
+            raise Interrupted(f"interrupted at update {self.progress.step}; continue with --resume {self.out}") from None
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def _save_interrupted(self) -> None:
+        """The journal may hold lines of a phase that the checkpoint does not contain; resume cuts them off."""
+        if self.progress.step > 0 and not (self.out / "checkpoints" / f"step-{self.progress.step:06d}").exists():
+            self.save()

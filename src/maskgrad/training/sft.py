@@ -1,0 +1,209 @@
+"""Supervised masked-diffusion training (LLaDA 2502.09992 eq. 3 and 5): the prompt is never masked.
+
+count: l ~ U{1..n}, exactly l of the n answer positions hidden,  loss_i = (1/n) (n/l) sum_hidden -log p(x_k | z)
+time:  t ~ U(0,1), each answer position hidden with probability t, loss_i = (1/n) (1/t) sum_hidden -log p(x_k | z)
+
+The answer is padded with end-of-text to the canvas width. `padding: score` treats the padding as ordinary answer tokens,
+so the model learns to fill a canvas that is wider than the answer; `padding: first_eos` trains the first end-of-text
+only, keeps everything behind it hidden and never scores it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from maskgrad import randomness
+from maskgrad.config import SftConfig, StageConfig, dump
+from maskgrad.diffusion import masking
+from maskgrad.diffusion.trajectory import live_mask
+from maskgrad.errors import UserError
+from maskgrad.evaluation.evaluate import evaluate
+from maskgrad.models.families import family_of
+from maskgrad.models.load import load_policy, new_policy
+from maskgrad.models.policy import Policy
+from maskgrad.models.save import save_policy
+from maskgrad.models.tokenizer import build_character_tokenizer, check_prompt_length, encode_prompt, encode_text, left_pad
+from maskgrad.reporting.console import Console
+from maskgrad.reporting.journal import FILE_NAME, Journal
+from maskgrad.settings import parse
+from maskgrad.tasks.base import Task
+from maskgrad.tasks.registry import make_task
+from maskgrad.training import checkpoint, optim
+from maskgrad.training.loop import set_threads
+
+
+def answer_rows(policy: Policy, texts: list[str], length: int) -> Tensor:
+    """Token ids of the answers padded with end-of-text to int64 [B,length]. A longer answer is a UserError."""
+    rows = []
+    for text in texts:
+        ids = encode_text(policy.tokenizer, text)
+        if len(ids) > length:
+            raise UserError(f"answer {text!r} has {len(ids)} tokens but sampler.gen_length is {length}: raise it")
+        rows.append(ids + [policy.special.eos] * (length - len(ids)))
+    return torch.tensor(rows)
+
+
+def maskable(answer: Tensor, stops: tuple[int, ...], padding: str) -> Tensor:
+    """Answer positions that are trained, bool [B,L]."""
+    return torch.ones_like(answer, dtype=torch.bool) if padding == "score" else live_mask(answer, stops)
+
+
+def draw_masks(objective: str, allowed: Tensor, sample: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """(hidden bool [B,L], weight fp32 [B,1]) of one draw per row; weight n/l or 1/t times 1/n."""
+    noise = randomness.uniform(randomness.row_keys(seed, "sft.token", sample), allowed.shape[1])
+    level = randomness.uniform(randomness.row_keys(seed, "sft.level", sample), 1)[:, 0]
+    n = allowed.sum(1)
+    if objective == "count":
+        hidden_count = masking.uniform_count(level, 1, n)
+        return masking.hide_count(noise, allowed, hidden_count), (1.0 / hidden_count).to(torch.float32)[:, None]
+    return masking.hide_rate(noise, allowed, level[:, None]), (1.0 / (level * n)).to(torch.float32)[:, None]
+
+
+def masked_loss(policy: Policy, prompt: Tensor, real: Tensor, answer: Tensor, hidden: Tensor, scored: Tensor, weight: Tensor) -> Tensor:
+    """Mean over rows of the weighted cross-entropy at the scored positions. Shapes: [B,P], [B,L], weight [B,1]."""
+    tokens = torch.cat([prompt, torch.where(hidden, policy.special.mask, answer)], 1)
+    attend = torch.cat([real, torch.ones_like(hidden)], 1)
+    logits = policy.logits(policy.hidden_at(tokens, attend, scored))
+    loss = torch.nn.functional.cross_entropy(logits, answer[scored], reduction="none")
+    return (loss * weight.expand_as(scored)[scored]).sum() / len(answer)
+
+
+class SupervisedRun:
+    """One supervised run in one folder; interrupted anywhere, it continues from its last checkpoint to the bit."""
+
+    def __init__(self, config: SftConfig, out: Path, policy: Policy, console: Console | None = None):
+        self.config, self.out, self.policy = config, out, policy
+        self.task: Task = make_task(config.task)
+        if not self.task.has_gold:
+            raise UserError(f"task {self.task.name!r} has no gold answers to train on")
+        self.console = console or Console(quiet=True)
+        self.optimizer = optim.adamw(policy, config.optim)
+        self.progress = checkpoint.Progress()
+        self.total = sum(stage.updates for stage in config.stages)
+
+    @classmethod
+    def new(cls, config: SftConfig, out: Path, console: Console | None = None) -> SupervisedRun:
+        set_threads(config.threads)
+        make_task(config.task)
+        checkpoint.claim(out)
+        model = config.model
+        if model.path is not None:
+            policy = load_policy(model.path, dtype=model.dtype, device=model.device)
+        else:
+            assert model.architecture is not None and model.characters is not None
+            tokenizer = build_character_tokenizer(model.characters, out / "tokenizer")
+            policy = new_policy(family_of({"model_type": "llada", **model.architecture}), model.architecture, tokenizer, config.seed).to(model.device)
+        (out / "config.yaml").write_text(dump(config))
+        return cls(config, out, policy, console)
+
+    @classmethod
+    def reopen(cls, out: Path, console: Console | None = None) -> SupervisedRun:
+        file = out / "config.yaml"
+        if not file.is_file():
+            raise UserError(f"{out} holds no run to resume (no config.yaml): name the folder given as --out")
+        config = parse(SftConfig, yaml.safe_load(file.read_text()), str(file))
+        set_threads(config.threads)
+        found = checkpoint.steps(out)
+        if not found:
+            raise UserError(f"{out} has no checkpoint yet: start the run again in another folder")
+        policy = load_policy(str(found[-1][1] / "model"), dtype=config.model.dtype, device=config.model.device)
+        run = cls(config, out, policy, console)
+        run.progress, _, size = checkpoint.load_state(found[-1][1], run.optimizer)
+        with Journal(out / FILE_NAME) as journal:
+            journal.truncate(size)
+        return run
+
+    def train(self) -> dict[str, Any]:
+        with Journal(self.out / FILE_NAME) as self.journal:
+            header = {"recipe": self.config.recipe, "algorithm": "sft", "task": self.task.name, "seed": self.config.seed}
+            header |= {"params": self.policy.num_parameters(), "total_steps": self.total}
+            if self.progress.step == 0:
+                self._write("run", **header)
+            else:
+                self.console.show({"event": "run", "step": self.progress.step, **header})
+            while self.progress.step < self.total:
+                self._update()
+            result = self._evaluate()
+            dtype = self.config.model.save_dtype
+            checkpoint.write_atomic(self.out / "final", lambda folder: save_policy(self.policy, folder, dtype=dtype))
+            self._write("end", reason="completed")
+        self.console.close()
+        return result
+
+    def _write(self, event: str, **fields: Any) -> None:
+        self.console.show(self.journal.write(event, step=self.progress.step, **fields))
+
+    def stage(self, step: int) -> tuple[StageConfig, int]:
+        """The stage of update `step` and the update's number inside it."""
+        for stage in self.config.stages:
+            if step < stage.updates:
+                return stage, step
+            step -= stage.updates
+        raise AssertionError("past the last stage")
+
+    def corpus(self, first: int, wrong_share: float) -> tuple[list[Any], list[str], Tensor]:
+        """Prompts, targets and sample ids of a batch; a `wrong_share` of targets follow the task's wrong mode."""
+        sample = torch.arange(first, first + self.config.batch)
+        wrong = randomness.uniform(randomness.row_keys(self.config.seed, "sft.wrong", sample), 1)[:, 0] < wrong_share
+        size = self.task.size("train")
+        prompts, targets = [], []
+        for index, is_wrong in zip(sample.tolist(), wrong.tolist(), strict=True):
+            example = self.task.example("train", index if size is None else index % size)
+            prompts.append(example.prompt)
+            targets.append(self.task.wrong_mode_target(example) if is_wrong else self.task.target(example))  # type: ignore[attr-defined]
+        return prompts, targets, sample
+
+    def _update(self) -> None:
+        c, step = self.config, self.progress.step
+        started = time.perf_counter()
+        stage, inner = self.stage(step)
+        prompts, targets, sample = self.corpus(step * c.batch, stage.wrong_share)
+        rows = [encode_prompt(self.policy.tokenizer, prompt) for prompt in prompts]
+        for row in rows:
+            check_prompt_length(row, c.max_prompt_length)
+        prompt, real = left_pad(rows, self.policy.special.pad)
+        answer = answer_rows(self.policy, targets, c.sampler.gen_length)
+        allowed = maskable(answer, self.policy.special.stops, c.padding)
+        hidden, weight = draw_masks(c.objective, allowed, sample, c.seed)
+        device = self.policy.device
+        inputs = [x.to(device) for x in (prompt, real, answer, hidden | ~allowed, hidden, weight)]
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = masked_loss(self.policy, *inputs)
+        loss.backward()
+        norm = optim.clip_gradients(self.policy, c.optim.max_grad_norm)
+        rate = c.optim.model_copy(
+            update={"lr": stage.lr, "schedule": "cosine", "final_share": stage.final_share, "warmup_updates": stage.warmup_updates}
+        )
+        optim.set_rate(self.optimizer, optim.learning_rate(rate, inner, stage.updates))
+        value = float(loss.detach())
+        if not optim.guarded_step(self.optimizer, value, norm):
+            raise FloatingPointError(f"update {step} is not finite (loss {value}, gradient norm {norm}): lower the lr")
+        self.progress.step += 1
+        if self.progress.step % 10 == 0 or self.progress.step == self.total:
+            clock = {"tokens_per_second": answer.numel() / (time.perf_counter() - started)}
+            self._write("update", total_steps=self.total, loss=value, grad_norm=norm if math.isfinite(norm) else None, time=clock)
+        if self.progress.step % c.checkpoint_every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        self.journal.sync()
+        folder = self.out / "checkpoints" / f"step-{self.progress.step:06d}"
+        checkpoint.save(folder, self.policy, self.optimizer, self.progress, None, self.journal.size())
+        checkpoint.prune(self.out, 1)
+
+    def _evaluate(self) -> dict[str, Any]:
+        c = self.config
+        sampler = c.sampler.model_copy(update={"temperature": c.eval.temperature})
+        found = evaluate(
+            self.policy, self.task, c.eval.split, c.eval.count, sampler,
+            micro_batch=c.eval.micro_batch, max_prompt_length=c.max_prompt_length, seed=c.seed,
+        )
+        self._write("eval", **found.result)
+        return found.result
