@@ -99,7 +99,7 @@ def select_steps(
     if rule == "all":
         steps, weight = _pack(exists, ones, total)
     elif rule == "topk":
-        order = torch.where(exists, entropy, -torch.inf).argsort(1, descending=True, stable=True)[:, :k]
+        order = torch.where(exists, entropy, -torch.inf).argsort(dim=1, descending=True, stable=True)[:, :k]
         used = exists.gather(1, order)
         steps, weight = torch.where(used, order, -1), used.to(torch.float32)
     elif rule == "ht":

@@ -58,7 +58,7 @@ class Record:
     proposals: bool = False
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def sample(
     policy: Policy,
     prompts: PromptBatch,

@@ -11,8 +11,8 @@ from torch import Tensor
 def bidirectional_mask(attend: Tensor) -> Tensor:
     """Mask bool [B,1,T,T] of full attention that hides padding (`attend` bool [B,T], False on padding) as keys.
 
-    A padded query sees itself alone: its output means nothing, but a row without any key would be NaN in the
-    softmax and poison the gradient of the whole batch.
+    A padded query sees itself alone: its output means nothing, but the softmax of a row without any key is NaN in
+    some kernels, and one NaN poisons the gradient of the whole batch.
     """
     real = attend[:, None, :] & attend[:, :, None]
     itself = torch.eye(attend.shape[1], dtype=torch.bool, device=attend.device)

@@ -94,6 +94,17 @@ def test_what_cannot_be_represented_is_refused_by_name(sizes: dict[str, Any], ke
     assert (str(value) if value is not None else "126336" if "mask" in key else "None") in str(error.value)
 
 
+def test_grouped_heads(sizes: dict[str, Any]) -> None:
+    def heads(**settings: Any) -> int:
+        return LLADA.to_backbone(LLADA.defaults | sizes | settings).num_key_value_heads
+
+    assert (heads(), heads(n_kv_heads=2), heads(multi_query_attention=True)) == (4, 2, 1)
+    assert heads(multi_query_attention=False, n_kv_heads=4) == 4
+    for multi_query in (True, False):
+        with pytest.raises(UserError, match="n_kv_heads is 2 but multi_query_attention"):
+            heads(multi_query_attention=multi_query, n_kv_heads=2)
+
+
 def test_null_norm_bias_follows_include_bias(sizes: dict[str, Any]) -> None:
     new_policy(LLADA, sizes | {"bias_for_layer_norm": None}, None, seed=0)
     with pytest.raises(UserError, match="bias_for_layer_norm"):

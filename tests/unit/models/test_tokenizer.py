@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from maskgrad.errors import UserError
@@ -74,6 +75,10 @@ def test_without_template(tmp_path: Path) -> None:
 def test_template_may_write_one_beginning_only(tmp_path: Path) -> None:
     tokenizer = build_character_tokenizer("01", tmp_path)
     tokenizer.add_special_tokens({"bos_token": "<s>"})
+    first = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 7)])
+    tokenizer.backend_tokenizer.post_processor = first
+    tokenizer.chat_template = None
+    assert encode_prompt(tokenizer, "01") == [7, 5, 6]
     tokenizer.chat_template = "{{ bos_token }}{{ messages[0]['content'] }}"
     assert encode_prompt(tokenizer, "01") == [7, 5, 6]
     with pytest.raises(UserError, match="<s> more than once"):
