@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from maskgrad.errors import UserError, nearest
+from maskgrad.errors import UserError
 
 SETTINGS_HELP = "any setting can be changed as --leaf.path VALUE, for example --optim.lr 1e-4 (see the recipe's YAML)"
 
@@ -107,8 +107,7 @@ def entry() -> None:
 
 def _no_rest(rest: list[str], command: str) -> None:
     if rest:
-        options = [o for a in build_parser()._subparsers._group_actions[0].choices[command]._actions for o in a.option_strings]  # type: ignore[union-attr,index]
-        raise UserError(f"{command} does not know {rest[0]!r}: {nearest(rest[0], options)}")
+        raise UserError(f"{command} does not know {rest[0]!r}: see maskgrad {command} --help")
 
 
 def _write_json(path: str | None, value: Any) -> None:
@@ -215,7 +214,16 @@ def sampler_settings(known: argparse.Namespace) -> Any:
 
     file = find_folder(known.model) / "sampler.json"
     values: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-    names = ["gen_length", "block_length", "steps", "threshold", "temperature", "remasking", "guidance", "suppress_stop"]
+    names = [
+        "gen_length",
+        "block_length",
+        "steps",
+        "threshold",
+        "temperature",
+        "remasking",
+        "guidance",
+        "suppress_stop",
+    ]
     given = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
     if "threshold" in given:
         values.pop("steps", None)
@@ -235,6 +243,7 @@ def evaluate(known: argparse.Namespace, rest: list[str]) -> int:
     sampler = sampler_settings(known)
     policy = _load(known)
     from maskgrad.evaluation.evaluate import evaluate as run
+
     size = task.size(known.split)
     count = known.limit or size or 200
     found = run(
@@ -246,7 +255,9 @@ def evaluate(known: argparse.Namespace, rest: list[str]) -> int:
         micro_batch=known.micro_batch,
         max_prompt_length=known.max_prompt_length,
         seed=known.seed,
-        progress=lambda done, total: print(f"\r{done}/{total}", end="", file=sys.stderr) if sys.stderr.isatty() else None,
+        progress=lambda done, total: (
+            print(f"\r{done}/{total}", end="", file=sys.stderr) if sys.stderr.isatty() else None
+        ),
     )
     result = {"model": known.model, "file": known.file, **found.result}
     _write_json(known.json, result)
@@ -283,7 +294,10 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     texts = decode(policy, path.tokens)
     for prompt, text in zip(prompts, texts, strict=True):
         print(f"{prompt}\n  -> {text}")
-    rows = [{"prompt": p, "completion": t, "tokens": path.tokens[i].tolist()} for i, (p, t) in enumerate(zip(prompts, texts, strict=True))]
+    rows = [
+        {"prompt": p, "completion": t, "tokens": path.tokens[i].tolist()}
+        for i, (p, t) in enumerate(zip(prompts, texts, strict=True))
+    ]
     _write_json(known.json, {"model": known.model, "sampler": sampler.model_dump(mode="json"), "samples": rows})
     if known.trace:
         _write_json(known.trace, trace(policy, prompts, path, sampler))
@@ -294,8 +308,8 @@ def recipes(known: argparse.Namespace, rest: list[str]) -> int:
     _no_rest(rest, "recipes")
     from importlib import resources
 
-    from maskgrad.config import read_recipe, recipe_names
     from maskgrad.algorithms import ALGORITHMS
+    from maskgrad.config import read_recipe, recipe_names
     from maskgrad.tasks.registry import TASKS
 
     if known.name is not None:
@@ -311,7 +325,9 @@ def recipes(known: argparse.Namespace, rest: list[str]) -> int:
     print(f"\nalgorithms  {', '.join(ALGORITHMS)}\ntasks       {', '.join(sorted(TASKS))}")
     print(f"models      {', '.join('maskgrad:' + m for m in models)}")
     about = {name: values.get("about", "") for name, values in listed.items()}
-    _write_json(known.json, {"recipes": about, "algorithms": list(ALGORITHMS), "tasks": sorted(TASKS), "models": models})
+    _write_json(
+        known.json, {"recipes": about, "algorithms": list(ALGORITHMS), "tasks": sorted(TASKS), "models": models}
+    )
     return 0
 
 

@@ -3,8 +3,8 @@
     rho_k = exp(lp_k - lp_old_k),  lp_k = log softmax(logits(z))_k[x_k], z = completion fully hidden    (eq. 3, 4)
     loss = sum_k live_k ( -min(rho A, clip(rho, clip_low, clip_high) A) + beta k3(lp_k - lp_ref_k) ) / sum live
 
-Kept: one forward pass per likelihood; random prompt masking as a regulariser, drawn anew for each inner epoch and shared
-by old, reference and new; A = R - mean without division by the deviation.
+Kept: one forward pass per likelihood; random prompt masking as a regulariser, drawn anew for each inner epoch and
+shared by old, reference and new; A = R - mean without division by the deviation.
 Changed against the released code: the mask is stored instead of regenerated from a seed; both LLaDA stop tokens end a
 completion; the denominator is global. `compat: released` sets the recipe's number of inner epochs and KL.
 """

@@ -1,6 +1,6 @@
 """StableDRL (arXiv 2603.06743), full attention: stable policy updates from noisy likelihood ratios.
 
-    grad J = E[ sum_j w_j A_j grad score_j ],  w_j = C_j / sum_i C_i,  C_i = clip(rho_i, clip_low, clip_high)    (eq. update)
+    grad J = E[ sum_j w_j A_j grad score_j ],  w_j = C_j / sum_i C_i,  C_i = clip(rho_i, clip_low, clip_high)
     rho_i = exp(ELBO_new - ELBO_old), detached;  score_i = ELBO if A_i > 0 else omega EUBO + (1-omega) ELBO
 
 Kept: unconditional clip before and independent of the sign of A; self-normalisation inside each prompt group; ELBO
@@ -83,9 +83,7 @@ class StableDRL(Algorithm):
         )
 
     def units(self, logp: Tensor, views: MaskedViews, batch: RolloutBatch) -> Units:
-        return bounds.sandwich_units(
-            logp, views, batch.live, kind=self.score, beta=self.beta_eubo, omega=self.omega
-        )
+        return bounds.sandwich_units(logp, views, batch.live, kind=self.score, beta=self.beta_eubo, omega=self.omega)
 
     def advantage(self, batch: RolloutBatch) -> Tensor:
         return centred(batch.reward, batch.group, None if self.reward_std == "none" else self.reward_std)

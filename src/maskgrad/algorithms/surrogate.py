@@ -49,10 +49,15 @@ class Objective(Settings):
 
 
 def log_ratio(new: Units, old: Units, scale: str, allow_fresh_masks: bool = False) -> Tensor:
-    """d [B,U], zero where the unit does not exist, on the asked scale. Masked first, then scaled, never exponentiated."""
+    """d [B,U], zero where the unit does not exist, on the asked scale. Masked first, then scaled; never exponentiated.
+
+    A unit of the old policy that does not exist (fresh masks that scored nothing) also gives 0, ratio 1.
+    """
     if new.views != old.views and not allow_fresh_masks:
-        raise ValueError("old and new likelihoods were scored on different masks: share the views, or allow_fresh_masks")
-    d = torch.where(new.mask, new.lower - old.lower, 0.0)
+        raise ValueError(
+            "old and new likelihoods were scored on different masks: share the views, or allow_fresh_masks"
+        )
+    d = torch.where(new.mask & old.mask, new.lower - old.lower, 0.0)
     if scale == "token" and not new.per_token:
         return d / new.size
     if scale == "sequence" and new.per_token:
@@ -70,7 +75,7 @@ def clip_log(d: Tensor, objective: Objective) -> Tensor:
 def group_weights(d: Tensor, mask: Tensor, group: Tensor, objective: Objective) -> Tensor:
     """Detached weights of log-ratios d [B,U]: unconditional clip, then self-normalisation per group and unit column.
 
-    StableDRL (2603.06743): w_j = C_j / sum_i C_i, C = clip(rho, lo, hi); computed as a softmax of the clipped log-ratio.
+    StableDRL (2603.06743): w_j = C_j / sum_i C_i, C = clip(rho, lo, hi); the softmax of the clipped log-ratio.
     """
     d = d.detach()
     if not bool(d.isfinite().all()):

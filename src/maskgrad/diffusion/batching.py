@@ -11,18 +11,19 @@ from torch import Tensor
 
 from maskgrad.diffusion.sampler import KeyedNoise, Record, sample
 from maskgrad.diffusion.schedule import SamplerConfig
-from maskgrad.errors import UserError
 from maskgrad.models.policy import Policy
 from maskgrad.models.tokenizer import check_prompt_length, decode_completion, encode_prompt, left_pad
 from maskgrad.records import PromptBatch, Trajectory
 
 
 def prompt_batch(policy: Policy, prompts: Sequence[Any], sample_ids: Tensor, limit: int) -> PromptBatch:
-    """Left-padded prompts (text or chat messages) with their stream ids int64 [B]. A prompt above `limit` tokens is a UserError, never cut."""
-    if policy.tokenizer is None:
-        raise UserError("the checkpoint has no tokenizer (no tokenizer.json in its folder): text needs one")
+    """Left-padded prompts (text or chat messages) with their stream ids int64 [B].
+
+    A prompt above `limit` tokens is a UserError, never cut.
+    """
+    tokenizer = policy.need_tokenizer()
     known: dict[str, list[int]] = {}  # a group of rollouts shares its prompt
-    rows = [known.get(str(p)) or known.setdefault(str(p), encode_prompt(policy.tokenizer, p)) for p in prompts]
+    rows = [known.get(str(p)) or known.setdefault(str(p), encode_prompt(tokenizer, p)) for p in prompts]
     for row in known.values():
         check_prompt_length(row, limit)
     ids, real = left_pad(rows, policy.special.pad)
@@ -65,4 +66,4 @@ def concatenate(pieces: Sequence[Trajectory]) -> Trajectory:
 
 
 def decode(policy: Policy, tokens: Tensor) -> list[str]:
-    return [decode_completion(policy.tokenizer, row, policy.special.stops) for row in tokens.tolist()]
+    return [decode_completion(policy.need_tokenizer(), row, policy.special.stops) for row in tokens.tolist()]

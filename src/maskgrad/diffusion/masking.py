@@ -15,7 +15,9 @@ def rank_of(noise: Tensor, allowed: Tensor) -> Tensor:
     Shapes: noise [..., L], allowed bool [..., L] -> int64 [..., L].
     """
     order = torch.where(allowed, noise, torch.inf).argsort(dim=-1, stable=True)
-    return torch.empty_like(order).scatter_(-1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order))
+    return torch.empty_like(order).scatter_(
+        -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    )
 
 
 def hide_count(noise: Tensor, allowed: Tensor, count: Tensor) -> Tensor:

@@ -61,7 +61,9 @@ def entropy(logp: Tensor) -> Tensor:
 def choose(value: Tensor, masked: Tensor, count: Tensor) -> Tensor:
     """The `count` [R] highest-ranked masked positions of each row, ties leftmost first. bool [R,W]."""
     order = torch.where(masked, value, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
+    rank = torch.empty_like(order).scatter_(
+        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+    )
     return (rank < count[:, None]) & masked
 
 

@@ -212,8 +212,8 @@ class _Run:
             return
         self.stats["floor"][rows, step] = torch.where(chosen, value, torch.inf).amin(1).to(torch.float32)
         for prefix, name in (("h", "entropy"), ("j", "joint")):
-            self.stats[f"{prefix}_revealed"][rows, step] = (flat[name] * chosen).sum(1)
-            self.stats[f"{prefix}_masked"][rows, step] = (flat[name] * window).sum(1)
+            self.stats[f"{prefix}_revealed"][rows, step] = (flat[name] * chosen).sum(1).to(torch.float32)
+            self.stats[f"{prefix}_masked"][rows, step] = (flat[name] * window).sum(1).to(torch.float32)
 
     def close_blocks(self, rows: Tensor) -> None:
         """Move rows whose block is full to the next block; finish rows at the end or behind a stop token."""

@@ -64,9 +64,7 @@ def evaluate(
     return Evaluation(result, items)
 
 
-def summary(
-    task: Task, split: str, sampler: SamplerConfig, grades: Sequence[Grade], seed: int
-) -> dict[str, Any]:
+def summary(task: Task, split: str, sampler: SamplerConfig, grades: Sequence[Grade], seed: int) -> dict[str, Any]:
     """Accuracy with its 95 % Wilson interval, mean reward, and the task's own metrics."""
     known = [g.correct for g in grades if g.correct is not None]
     rewards = [g.reward for g in grades if g.reward is not None]

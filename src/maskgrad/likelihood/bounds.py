@@ -47,8 +47,8 @@ def eubo_per_token(logp: Tensor, scored: Tensor, live: Tensor, beta: float) -> T
     EUBO_hat = (1/(beta |U|)) sum_{k in U} log( (1/N) sum_j 1[k in S_j] exp(beta lp_k(z_j)) / tau_j ),
     tau_j = |S_j| / |live|, U = union of the scored sets. Membership comes from the mask, never from the value.
     """
-    tau = scored.sum(-1).clamp(min=1) / live.sum(-1).clamp(min=1)[:, None]
-    scaled = torch.where(scored, beta * logp - tau.log()[:, :, None].to(logp.dtype), -torch.inf)
+    tau = scored.sum(-1).clamp(min=1) / live.sum(-1).clamp(min=1).to(logp.dtype)[:, None]
+    scaled = torch.where(scored, beta * logp - tau.log()[:, :, None], -torch.inf)
     union = scored.any(1)
     # Positions that no draw scored would give log 0 and a NaN gradient; they are replaced before the reduction.
     safe = torch.where(union[:, None], scaled, 0.0)

@@ -6,6 +6,8 @@ recomputed in the backward pass when they are large. Log-softmax in fp32 (or fp6
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -53,14 +55,14 @@ def _read(
 
     delayed = policy.stop_mask if views.suppress_stop == "delay" else None
 
-    def tokens_of(h: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    def tokens_of(h: Tensor, t: Tensor) -> tuple[Tensor, ...]:
         logp, tempered = _log_probs(policy, views, h)
         return tempered.gather(1, t[:, None]).squeeze(1), kernel.target_confidence(logp, t, delayed)
 
-    def tails_of(h: Tensor, floor: Tensor, last: Tensor, at: Tensor) -> Tensor:
+    def tails_of(h: Tensor, floor: Tensor, last: Tensor, at: Tensor) -> tuple[Tensor]:
         logp, tempered = _log_probs(policy, views, h)
         mass = kernel.log_tail_mass(logp, tempered, floor, last, at, delayed, views.threshold)
-        return mass.clamp(min=kernel.LOG_TAIL_FLOOR)
+        return (mass.clamp(min=kernel.LOG_TAIL_FLOOR),)
 
     token_logp, confidence = _chunked(policy, tokens_of, states[scored], target[scored])
     values = torch.zeros(len(row), dtype=token_logp.dtype, device=states.device)
@@ -85,24 +87,23 @@ def _log_probs(policy: Policy, views: MaskedViews, states: Tensor) -> tuple[Tens
     return logp, (logits / views.temperature).log_softmax(-1)
 
 
-def _chunked(policy: Policy, function, *inputs: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
+def _chunked(policy: Policy, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
     """Apply `function` to slices of the inputs along their first axis and concatenate the results."""
     count = len(inputs[0])
     size = max(1, LOGIT_CHUNK // policy.vocab_rows)
     if count <= size:
-        out = function(*inputs)
-        return out if isinstance(out, tuple) else (out,)
+        return function(*inputs)
     pieces = []
     for start in range(0, count, size):
         part = [x[start : start + size] for x in inputs]
-        out = checkpoint(function, *part, use_reentrant=False) if torch.is_grad_enabled() else function(*part)
-        pieces.append(out if isinstance(out, tuple) else (out,))
+        pieces.append(checkpoint(function, *part, use_reentrant=False) if torch.is_grad_enabled() else function(*part))
     return tuple(torch.cat(column) for column in zip(*pieces, strict=True))
 
 
 def active_views(views: MaskedViews) -> tuple[Tensor, Tensor]:
     """(row, view) index pairs of the views that score something."""
-    return views.scored.any(-1).nonzero(as_tuple=True)
+    row, view = views.scored.any(-1).nonzero(as_tuple=True)
+    return row, view
 
 
 def score(policy: Policy, batch: RolloutBatch, views: MaskedViews, micro_batch: int) -> Tensor:

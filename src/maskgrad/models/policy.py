@@ -138,6 +138,12 @@ class Policy(nn.Module):
         states = self.aligned(self.hidden(tokens, attend))
         return states[:, tokens.shape[1] - read.shape[1] :][read]
 
+    def need_tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer; a UserError if the checkpoint came without one."""
+        if self.tokenizer is None:
+            raise UserError("the checkpoint has no tokenizer (no tokenizer.json in its folder), and text needs one")
+        return self.tokenizer
+
     @property
     def stop_mask(self) -> Tensor:
         """True at the ids that end a completion, bool [V]."""

@@ -52,7 +52,12 @@ def write_atomic(folder: Path, fill: Any) -> None:
 
 
 def save(
-    folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress, buffer: Prepared | None, journal: int
+    folder: Path,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    buffer: Prepared | None,
+    journal: int,
 ) -> None:
     """Write `folder` (checkpoints/step-NNNNNN). `journal` is the size in bytes of the journal at this moment."""
 

@@ -19,6 +19,7 @@ from maskgrad.models.policy import Policy
 from maskgrad.records import RolloutBatch, Trajectory
 from maskgrad.tasks.base import Example, Grade, Task
 
+
 @dataclass(frozen=True)
 class Collected:
     """A graded batch and what the journal says of it."""
@@ -92,15 +93,16 @@ def _with_steps(
     policy: Policy, task: Task, algorithm: Algorithm, batch: RolloutBatch, examples: list[Example], seed: int
 ) -> RolloutBatch:
     """Choose denoising passes and, if the algorithm asks, grade their one-shot completions."""
-    assert batch.trajectory is not None
-    chosen = algorithm.select(batch.trajectory, batch.live, batch.sample, seed)
+    path = batch.trajectory
+    assert path is not None
+    chosen = algorithm.select(path, batch.live, batch.sample, seed)
     if chosen is None:
         return replace(batch, trajectory=None)
     steps, weight = chosen
     batch = replace(batch, selected=steps, selected_weight=weight)
     if not algorithm.wants_one_shot:
         return batch
-    guesses = paths.one_shot_at(batch.trajectory, steps)
+    guesses = paths.one_shot_at(path, steps)
     rows, slots, length = guesses.shape
     texts = decode(policy, guesses.reshape(rows * slots, length))
     repeated = [e for e in examples for _ in range(slots)]
@@ -109,7 +111,7 @@ def _with_steps(
     # A one-shot completion that no reward function judges contributes no difference to the final reward.
     values = [f if r is None else r for r, f in zip(rewards, final, strict=True)]
     step_reward = torch.tensor(values, device=batch.reward.device).view(rows, slots)
-    return replace(batch, step_reward=step_reward, trajectory=replace(batch.trajectory, one_shot=None))
+    return replace(batch, step_reward=step_reward, trajectory=replace(path, one_shot=None))
 
 
 def _usable(batch: RolloutBatch, grades: Sequence[Grade]) -> tuple[Tensor, int]:

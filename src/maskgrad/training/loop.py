@@ -201,7 +201,11 @@ class TrainingRun:
             raise TrainingStopped("no rollout of the batch has a usable reward: check the reward functions")
         buffer = prepare(self.policy, self.reference, self.algorithm, c, collected.batch)
         seconds = time.perf_counter() - started
-        clock = {**collected.seconds, "seconds": seconds, "tokens_per_second": collected.metrics["live_tokens"] / seconds}
+        clock = {
+            **collected.seconds,
+            "seconds": seconds,
+            "tokens_per_second": collected.metrics["live_tokens"] / seconds,
+        }
         with self._whole():  # counters, buffer and journal move together
             self.buffer = buffer
             self.progress.cursor += len(examples)
@@ -284,7 +288,9 @@ class TrainingRun:
                 raise
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             self._save_interrupted()
-            raise Interrupted(f"interrupted at update {self.progress.step}; continue with --resume {self.out}") from None
+            raise Interrupted(
+                f"interrupted at update {self.progress.step}; continue with --resume {self.out}"
+            ) from None
         finally:
             signal.signal(signal.SIGINT, previous)
 

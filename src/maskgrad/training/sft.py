@@ -3,9 +3,9 @@
 count: l ~ U{1..n}, exactly l of the n answer positions hidden,  loss_i = (1/n) (n/l) sum_hidden -log p(x_k | z)
 time:  t ~ U(0,1), each answer position hidden with probability t, loss_i = (1/n) (1/t) sum_hidden -log p(x_k | z)
 
-The answer is padded with end-of-text to the canvas width. `padding: score` treats the padding as ordinary answer tokens,
-so the model learns to fill a canvas that is wider than the answer; `padding: first_eos` trains the first end-of-text
-only, keeps everything behind it hidden and never scores it.
+The answer is padded with end-of-text to the canvas width. `padding: score` treats the padding as ordinary answer
+tokens, so the model learns to fill a canvas that is wider than the answer; `padding: first_eos` trains the first
+end-of-text only, keeps everything behind it hidden and never scores it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from maskgrad.models.families import family_of
 from maskgrad.models.load import load_policy, new_policy
 from maskgrad.models.policy import Policy
 from maskgrad.models.save import save_policy
-from maskgrad.models.tokenizer import build_character_tokenizer, check_prompt_length, encode_prompt, encode_text, left_pad
+from maskgrad.models.tokenizer import (
+    build_character_tokenizer,
+    check_prompt_length,
+    encode_prompt,
+    encode_text,
+    left_pad,
+)
 from maskgrad.reporting.console import Console
 from maskgrad.reporting.journal import FILE_NAME, Journal
 from maskgrad.settings import parse
@@ -43,7 +49,7 @@ def answer_rows(policy: Policy, texts: list[str], length: int) -> Tensor:
     """Token ids of the answers padded with end-of-text to int64 [B,length]. A longer answer is a UserError."""
     rows = []
     for text in texts:
-        ids = encode_text(policy.tokenizer, text)
+        ids = encode_text(policy.need_tokenizer(), text)
         if len(ids) > length:
             raise UserError(f"answer {text!r} has {len(ids)} tokens but sampler.gen_length is {length}: raise it")
         rows.append(ids + [policy.special.eos] * (length - len(ids)))
@@ -66,7 +72,9 @@ def draw_masks(objective: str, allowed: Tensor, sample: Tensor, seed: int) -> tu
     return masking.hide_rate(noise, allowed, level[:, None]), (1.0 / (level * n)).to(torch.float32)[:, None]
 
 
-def masked_loss(policy: Policy, prompt: Tensor, real: Tensor, answer: Tensor, hidden: Tensor, scored: Tensor, weight: Tensor) -> Tensor:
+def masked_loss(
+    policy: Policy, prompt: Tensor, real: Tensor, answer: Tensor, hidden: Tensor, scored: Tensor, weight: Tensor
+) -> Tensor:
     """Mean over rows of the weighted cross-entropy at the scored positions. Shapes: [B,P], [B,L], weight [B,1]."""
     tokens = torch.cat([prompt, torch.where(hidden, policy.special.mask, answer)], 1)
     attend = torch.cat([real, torch.ones_like(hidden)], 1)
@@ -99,7 +107,9 @@ class SupervisedRun:
         else:
             assert model.architecture is not None and model.characters is not None
             tokenizer = build_character_tokenizer(model.characters, out / "tokenizer")
-            policy = new_policy(family_of({"model_type": "llada", **model.architecture}), model.architecture, tokenizer, config.seed).to(model.device)
+            policy = new_policy(
+                family_of({"model_type": "llada", **model.architecture}), model.architecture, tokenizer, config.seed
+            ).to(model.device)
         (out / "config.yaml").write_text(dump(config))
         return cls(config, out, policy, console)
 
@@ -122,7 +132,12 @@ class SupervisedRun:
 
     def train(self) -> dict[str, Any]:
         with Journal(self.out / FILE_NAME) as self.journal:
-            header = {"recipe": self.config.recipe, "algorithm": "sft", "task": self.task.name, "seed": self.config.seed}
+            header = {
+                "recipe": self.config.recipe,
+                "algorithm": "sft",
+                "task": self.task.name,
+                "seed": self.config.seed,
+            }
             header |= {"params": self.policy.num_parameters(), "total_steps": self.total}
             if self.progress.step == 0:
                 self._write("run", **header)
@@ -165,7 +180,7 @@ class SupervisedRun:
         started = time.perf_counter()
         stage, inner = self.stage(step)
         prompts, targets, sample = self.corpus(step * c.batch, stage.wrong_share)
-        rows = [encode_prompt(self.policy.tokenizer, prompt) for prompt in prompts]
+        rows = [encode_prompt(self.policy.need_tokenizer(), prompt) for prompt in prompts]
         for row in rows:
             check_prompt_length(row, c.max_prompt_length)
         prompt, real = left_pad(rows, self.policy.special.pad)
@@ -179,7 +194,12 @@ class SupervisedRun:
         loss.backward()
         norm = optim.clip_gradients(self.policy, c.optim.max_grad_norm)
         rate = c.optim.model_copy(
-            update={"lr": stage.lr, "schedule": "cosine", "final_share": stage.final_share, "warmup_updates": stage.warmup_updates}
+            update={
+                "lr": stage.lr,
+                "schedule": "cosine",
+                "final_share": stage.final_share,
+                "warmup_updates": stage.warmup_updates,
+            }
         )
         optim.set_rate(self.optimizer, optim.learning_rate(rate, inner, stage.updates))
         value = float(loss.detach())
@@ -188,7 +208,13 @@ class SupervisedRun:
         self.progress.step += 1
         if self.progress.step % 10 == 0 or self.progress.step == self.total:
             clock = {"tokens_per_second": answer.numel() / (time.perf_counter() - started)}
-            self._write("update", total_steps=self.total, loss=value, grad_norm=norm if math.isfinite(norm) else None, time=clock)
+            self._write(
+                "update",
+                total_steps=self.total,
+                loss=value,
+                grad_norm=norm if math.isfinite(norm) else None,
+                time=clock,
+            )
         if self.progress.step % c.checkpoint_every == 0:
             self._save()
 
@@ -202,8 +228,14 @@ class SupervisedRun:
         c = self.config
         sampler = c.sampler.model_copy(update={"temperature": c.eval.temperature})
         found = evaluate(
-            self.policy, self.task, c.eval.split, c.eval.count, sampler,
-            micro_batch=c.eval.micro_batch, max_prompt_length=c.max_prompt_length, seed=c.seed,
+            self.policy,
+            self.task,
+            c.eval.split,
+            c.eval.count,
+            sampler,
+            micro_batch=c.eval.micro_batch,
+            max_prompt_length=c.max_prompt_length,
+            seed=c.seed,
         )
         self._write("eval", **found.result)
         return found.result

@@ -1,7 +1,7 @@
 """One rollout batch -> optimiser steps. Knows sockets, not methods.
 
-The gradient is taken in two passes when the views do not fit one micro-batch: score everything without gradient, take the
-loss's gradient with respect to the log-probs, and replay chunk by chunk (exact, memory independent of the number of
+The gradient is taken in two passes when the views do not fit one micro-batch: score everything without gradient, take
+the loss's gradient with respect to the log-probs, and replay chunk by chunk (exact, memory independent of the number of
 views). Denominators are counted before the first pass, so neither path nor split changes the gradient.
 """
 
