@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# OpenMP threads that spin while they wait make two threads on a busy small machine many times slower than one.
+# It counts only if it is set before torch is loaded; a value of the user's own is kept.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 

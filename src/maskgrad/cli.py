@@ -8,21 +8,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from maskgrad.errors import UserError
 
 SETTINGS_HELP = "any setting can be changed as --leaf.path VALUE, for example --optim.lr 1e-4 (see the recipe's YAML)"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake as one sentence, like every other command of ours, instead of the usage block."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="maskgrad", description="Reinforcement learning for masked-diffusion language models."
-    )
+    parser = _Parser(prog="maskgrad", description="Reinforcement learning for masked-diffusion language models.")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     train = commands.add_parser("train", help="reinforcement learning on a task", epilog=SETTINGS_HELP)
@@ -36,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     _model_options(sample)
     sample.add_argument("--prompt", action="append", default=[], help="prompt text; may be repeated")
     sample.add_argument("--task", help="take prompts from a task instead, as name or name:key=value,...")
-    sample.add_argument("--count", type=int, default=4, help="prompts to take from the task (default 4)")
+    sample.add_argument("--count", type=_count, default=4, help="prompts to take from the task (default 4)")
     sample.add_argument("--trace", metavar="FILE", help="write every denoising step as JSON")
     evaluate = commands.add_parser("eval", help="accuracy of a model on a task")
     _model_options(evaluate)
@@ -44,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--protocol", help="prompt protocol of the task, for example compact or d1")
     evaluate.add_argument("--file", help="data file of the task (its public test set)")
     evaluate.add_argument("--split", choices=["train", "validation", "test"], default="test")
-    evaluate.add_argument("--limit", type=int, help="at most this many items (default: all, or 200 generated ones)")
+    evaluate.add_argument("--limit", type=_count, help="at most this many items (default: all, or 200 generated ones)")
     evaluate.add_argument("--outputs", metavar="FILE", help="write one JSON line per item")
     recipes = commands.add_parser("recipes", help="list recipes, algorithms, tasks and models that ship in the package")
     recipes.add_argument("name", nargs="?", help="print this recipe's settings")
@@ -73,25 +85,23 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guidance", type=float, help="classifier-free guidance scale")
     parser.add_argument("--suppress-stop", choices=["none", "never", "delay"])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--micro-batch", type=int, default=256, help="rows sampled at once")
-    parser.add_argument("--max-prompt-length", type=int, default=2048)
+    parser.add_argument("--micro-batch", type=_count, default=256, help="rows sampled at once")
+    parser.add_argument("--max-prompt-length", type=_count, default=2048)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    # Waiting OpenMP threads that spin slow each other down on small machines; must be set before torch loads.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
-    known, rest = parser.parse_known_args(arguments)
-    if known.version:
-        from maskgrad import __version__
-
-        print(__version__)
-        return 0
-    if known.command is None:
-        parser.print_help()
-        return 2
     try:
+        known, rest = parser.parse_known_args(arguments)
+        if known.version:
+            from maskgrad import __version__
+
+            print(__version__)
+            return 0
+        if known.command is None:
+            parser.print_help()
+            return 2
         return COMMANDS[known.command](known, rest)
     except UserError as error:
         print(f"maskgrad: {error}", file=sys.stderr)
@@ -123,14 +133,20 @@ def _writable(path: str | None) -> None:
     """Refuse an output file that cannot be written before any long work."""
     if path is not None and not os.access(Path(path).resolve().parent, os.W_OK):
         raise UserError(f"cannot write {path}: its folder does not exist or is read-only")
+    if path is not None and Path(path).is_dir():
+        raise UserError(f"cannot write {path}: it is a folder, name a file in it")
+
+
+def _start_or_resume(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.resume is not None and (rest or known.recipe or known.out or getattr(known, "algorithm", None)):
+        raise UserError("--resume takes every setting from the run's own config.yaml: leave other options out")
+    if known.resume is None and known.recipe is None:
+        raise UserError("give either a recipe to start or --resume DIR to continue")
 
 
 def train(known: argparse.Namespace, rest: list[str]) -> int:
     _writable(known.json)
-    if (known.resume is None) == (known.recipe is None):
-        raise UserError("give either a recipe to start or --resume DIR to continue")
-    if known.resume is not None and (rest or known.out or known.algorithm):
-        raise UserError("--resume takes every setting from the run's own config.yaml: leave other options out")
+    _start_or_resume(known, rest)
     from maskgrad.reporting.console import Console
     from maskgrad.training.loop import Interrupted, TrainingRun, TrainingStopped
 
@@ -157,11 +173,9 @@ def train(known: argparse.Namespace, rest: list[str]) -> int:
 
 def sft(known: argparse.Namespace, rest: list[str]) -> int:
     _writable(known.json)
-    if (known.resume is None) == (known.recipe is None):
-        raise UserError("give either a recipe to start or --resume DIR to continue")
-    if known.resume is not None and (rest or known.out):
-        raise UserError("--resume takes every setting from the run's own config.yaml: leave other options out")
+    _start_or_resume(known, rest)
     from maskgrad.reporting.console import Console
+    from maskgrad.training.loop import TrainingStopped
     from maskgrad.training.sft import SupervisedRun
 
     console = Console(quiet=known.quiet)
@@ -174,7 +188,15 @@ def sft(known: argparse.Namespace, rest: list[str]) -> int:
         config = sft_config(known.recipe, parse_overrides(rest))
         out = Path(known.out or f"runs/{config.recipe}-seed{config.seed}")
         run = SupervisedRun.new(config, out, console)
-    _write_json(known.json, run.train())
+    try:
+        result = run.train()
+    except KeyboardInterrupt:
+        print(f"maskgrad: interrupted; continue from the last checkpoint with --resume {out}", file=sys.stderr)
+        return 130
+    except TrainingStopped as stop:
+        print(f"maskgrad: {stop}", file=sys.stderr)
+        return 1
+    _write_json(known.json, result)
     return _told(known.quiet, f"model: {out}/final   journal: {out}/journal.jsonl")
 
 
@@ -190,7 +212,7 @@ def task_settings(text: str, **extra: Any) -> dict[str, Any]:
 
     name, _, pairs = text.partition(":")
     out: dict[str, Any] = {"name": name}
-    for pair in filter(None, pairs.split(",")):
+    for pair in filter(None, re.split(r",(?=\w+=)", pairs)):  # a value may hold commas: blanks=[8,12]
         key, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"--task {text!r}: {pair!r} is not key=value")
@@ -199,21 +221,24 @@ def task_settings(text: str, **extra: Any) -> dict[str, Any]:
 
 
 def _load(known: argparse.Namespace) -> Any:
+    from maskgrad.config import ModelConfig
     from maskgrad.models.load import load_policy
+    from maskgrad.settings import parse
     from maskgrad.training.loop import set_threads
 
+    model = parse(ModelConfig, {"path": known.model, "dtype": known.dtype, "device": known.device}, "model options")
     set_threads(0)
-    return load_policy(known.model, dtype=known.dtype, device=known.device)
+    return load_policy(model.path, dtype=model.dtype, device=model.device)
 
 
 def sampler_settings(known: argparse.Namespace) -> Any:
     """Sampler from the options; what is left out comes from the model's own sampler.json, if it has one."""
-    from maskgrad.diffusion.schedule import SamplerConfig
-    from maskgrad.models.files import find_folder
+    from maskgrad.diffusion.schedule import SAMPLER_FILE, SamplerConfig
+    from maskgrad.models.files import find_folder, read_json
     from maskgrad.settings import parse
 
-    file = find_folder(known.model) / "sampler.json"
-    values: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    file = find_folder(known.model) / SAMPLER_FILE
+    values: dict[str, Any] = read_json(file) if file.is_file() else {}
     names = [
         "gen_length",
         "block_length",
@@ -227,6 +252,8 @@ def sampler_settings(known: argparse.Namespace) -> Any:
     given = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
     if "threshold" in given:
         values.pop("steps", None)
+    if "steps" in given:
+        values.pop("threshold", None)
     values |= given
     if "gen_length" not in values:
         raise UserError(f"{known.model} states no canvas length: give --gen-length")
@@ -276,11 +303,13 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     prompts: list[Any] = list(known.prompt)
     if bool(prompts) == bool(known.task):
         raise UserError("give --prompt TEXT (may be repeated) or --task NAME")
+    if not all(str(prompt).strip() for prompt in prompts):
+        raise UserError(f"--prompt {prompts!r} has an empty text: give every prompt some")
     if known.task:
         from maskgrad.tasks.registry import make_task
 
         task = make_task(task_settings(known.task))
-        prompts = [task.example("test", i).prompt for i in range(known.count)]
+        prompts = [task.example("test", i).prompt for i in range(min(known.count, task.size("test") or known.count))]
     sampler = sampler_settings(known)
     policy = _load(known)
     import torch
@@ -306,6 +335,7 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
 
 def recipes(known: argparse.Namespace, rest: list[str]) -> int:
     _no_rest(rest, "recipes")
+    _writable(known.json)
     from importlib import resources
 
     from maskgrad.algorithms import ALGORITHMS
@@ -315,7 +345,9 @@ def recipes(known: argparse.Namespace, rest: list[str]) -> int:
     if known.name is not None:
         import yaml
 
-        print(yaml.safe_dump(read_recipe(known.name), sort_keys=False), end="")
+        settings = read_recipe(known.name)
+        print(yaml.safe_dump(settings, sort_keys=False), end="")
+        _write_json(known.json, settings)
         return 0
     listed = {name: read_recipe(name) for name in recipe_names()}
     assets = resources.files("maskgrad") / "assets"

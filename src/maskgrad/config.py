@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from maskgrad.algorithms import AlgorithmConfig
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError, nearest
 from maskgrad.settings import Settings, parse
 
+DEVICE = r"^(cpu|cuda(:\d+)?)$"
+
 
 class ModelConfig(Settings):
     path: str  # local folder, hub id, or maskgrad:NAME for a model that ships in the package
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    device: str = "cpu"
+    device: str = Field(default="cpu", pattern=DEVICE)
     gradient_checkpointing: bool = False
 
 
@@ -41,6 +43,8 @@ class RolloutConfig(Settings):
 
 class OptimConfig(Settings):
     """AdamW with gradient-norm clipping."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     lr: float = Field(gt=0)
     betas: tuple[float, float] = (0.9, 0.99)
@@ -72,6 +76,13 @@ class EvalConfig(Settings):
     steps: int | None = Field(default=None, gt=0)
     micro_batch: int = Field(default=256, ge=1)
 
+    def changed(self, sampler: SamplerConfig) -> SamplerConfig:
+        """The sampler with what this evaluation changes."""
+        update: dict[str, Any] = {"temperature": self.temperature}
+        if self.steps is not None:
+            update |= {"steps": self.steps, "threshold": None}
+        return SamplerConfig.model_validate({**sampler.model_dump(), **update})
+
 
 class RunConfig(Settings):
     recipe: str = "custom"
@@ -85,10 +96,7 @@ class RunConfig(Settings):
     eval: EvalConfig = EvalConfig()
 
     def eval_sampler(self) -> SamplerConfig:
-        update: dict[str, Any] = {"temperature": self.eval.temperature}
-        if self.eval.steps is not None:
-            update |= {"steps": self.eval.steps, "threshold": None}
-        return SamplerConfig.model_validate({**self.rollout.sampler.model_dump(), **update})
+        return self.eval.changed(self.rollout.sampler)
 
     @model_validator(mode="after")
     def _eval_fits(self) -> RunConfig:
@@ -113,7 +121,7 @@ class SftModelConfig(Settings):
     architecture: dict[str, Any] | None = None
     characters: str | None = None  # of the new model's character tokenizer
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    device: str = "cpu"
+    device: str = Field(default="cpu", pattern=DEVICE)
     save_dtype: Literal["float32", "float16", "bfloat16"] | None = None
 
     @model_validator(mode="after")
@@ -141,6 +149,14 @@ class SftConfig(Settings):
     checkpoint_every: int = Field(default=500, ge=1)
     threads: int = Field(default=0, ge=0)
 
+    def eval_sampler(self) -> SamplerConfig:
+        return self.eval.changed(self.sampler)
+
+    @model_validator(mode="after")
+    def _eval_fits(self) -> SftConfig:
+        self.eval_sampler()
+        return self
+
 
 def recipe_names() -> list[str]:
     folder = resources.files("maskgrad") / "recipes"
@@ -153,17 +169,23 @@ def read_recipe(name: str) -> dict[str, Any]:
         file = Path(name)
         if not file.is_file():
             raise UserError(f"recipe file {name} does not exist: {nearest(name, recipe_names())}")
-        text = file.read_text()
+        return read_yaml(file)
     else:
         if name not in recipe_names():
             raise UserError(f"unknown recipe {name!r}: {nearest(name, recipe_names())}")
-        text = (resources.files("maskgrad") / "recipes" / f"{name}.yaml").read_text()
+        return read_yaml(Path(str(resources.files("maskgrad"))) / "recipes" / f"{name}.yaml")
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The settings in a YAML file."""
     try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"recipe {name} is not valid YAML: {error}".replace("\n", " ")) from None
+        values = yaml.safe_load(file.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {file} ({error.strerror})") from None
     if not isinstance(values, dict):
-        raise UserError(f"recipe {name} must be a mapping of settings, not {type(values).__name__}")
+        raise UserError(f"{file} must be a mapping of settings, not {type(values).__name__}")
     return values
 
 
@@ -213,16 +235,29 @@ def run_config(name: str, overrides: Mapping[str, Any] | None = None, algorithm:
     """Resolve a recipe: its settings, then its variant for the algorithm, then the overrides."""
     values = read_recipe(name)
     over = dict(overrides or {})
-    if isinstance(over.get("algorithm"), str):
-        algorithm = over.pop("algorithm")
-    variants = values.pop("variants", {})
-    if algorithm is not None:
-        values["algorithm"] = {"name": algorithm}
-    chosen = values.get("algorithm", {}).get("name")
-    values = merge(values, variants.get(chosen, {}))
+    variants = _mapping(values.pop("variants", None), "variants", name)
+    own = _named(values.get("algorithm"))
+    asked = _named(over.get("algorithm"))
+    chosen = algorithm or asked.get("name") or own.get("name")
+    if chosen is not None:  # another method's settings would be unknown keys
+        values["algorithm"] = own if own.get("name") == chosen else {"name": chosen}
+    if asked:
+        over["algorithm"] = {**asked, "name": chosen}
+    values = merge(values, _mapping(variants.get(str(chosen)), f"variants.{chosen}", name))
     values.setdefault("recipe", Path(name).stem)
     values.pop("about", None)
     return parse(RunConfig, merge(values, over), f"recipe {name}")
+
+
+def _named(value: Any) -> dict[str, Any]:
+    """An algorithm given by its name alone, or by its settings."""
+    return {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
+
+
+def _mapping(value: Any, key: str, recipe: str) -> Mapping[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise UserError(f"{key} of recipe {recipe} must be a mapping of settings, not {value!r}")
+    return value or {}
 
 
 def sft_config(name: str, overrides: Mapping[str, Any] | None = None) -> SftConfig:

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-from toy import Toy
 from torch import Tensor
+from toy import Toy
 
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.records import RolloutBatch, Trajectory
@@ -179,7 +179,9 @@ def trajectory(toy: Toy, found: list[Path], sampler: SamplerConfig, prompt: Stat
         for s, chosen in enumerate(path.revealed):
             state, window = path.states[s], tuple(path.proposals[s])
             if (state, chosen) not in known:
-                at = [entropies(toy, state, prompt, w, t) for t in (None, sampler.temperature) for w in (chosen, window)]
+                at = [
+                    entropies(toy, state, prompt, w, t) for t in (None, sampler.temperature) for w in (chosen, window)
+                ]
                 known[state, chosen] = (greedy(toy, state, prompt), [len(chosen), len(window), *at])
             guess, numbers = known[state, chosen]
             commit[b, list(chosen)] = s
@@ -203,7 +205,9 @@ def trajectory(toy: Toy, found: list[Path], sampler: SamplerConfig, prompt: Stat
     )
 
 
-def rollouts(path: Trajectory, reward: Tensor, prompt: State = (), group: Tensor | None = None, **extra) -> RolloutBatch:
+def rollouts(
+    path: Trajectory, reward: Tensor, prompt: State = (), group: Tensor | None = None, **extra
+) -> RolloutBatch:
     rows = len(path.tokens)
     tokens = torch.cat([torch.tensor([prompt] * rows, dtype=torch.int64).view(rows, len(prompt)), path.tokens], 1)
     return RolloutBatch(

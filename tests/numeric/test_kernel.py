@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from enumeration import Path, branches, merge, rollouts, trajectory
+from enumeration import Branch, Path, branches, local, merge, rollouts, trajectory
 from toy import Toy
 
 from maskgrad.diffusion.schedule import SamplerConfig
@@ -55,8 +55,8 @@ def produced(toy: Toy, state, found, sampler: SamplerConfig, score: str):
     values = score_rows(toy, batch, seen, row, view)
     logp = torch.zeros(seen.scored.shape, dtype=values.dtype).index_put((row, view), values)
     lower = bounds.step_units(logp, seen).lower[:, 0]
-    grads = [torch.autograd.grad(x, toy.theta, retain_graph=True)[0] for x in lower]
-    return lower.detach(), torch.stack(grads)
+    (grads,) = torch.autograd.grad(lower, toy.theta, torch.eye(len(rows), dtype=lower.dtype), is_grads_batched=True)
+    return lower.detach(), grads
 
 
 def check_kernel(toy: Toy, state, sampler: SamplerConfig, count: int, score: str = "kernel") -> None:
@@ -108,38 +108,40 @@ def test_kernel_with_ties(tau: float) -> None:
             check_kernel(toy, state, setting("low_confidence", tau, block, count), count)
 
 
-def test_kernel_where_stop_tokens_wait_or_are_banned() -> None:
-    """suppress_stop never (stop tokens leave p^tau) and delay (they rank last) match the enumerated law.
+@pytest.mark.parametrize(
+    ("mode", "plan"), [("never", {"steps": 2}), ("delay", {"steps": 2}), ("delay", {"threshold": 0.3})]
+)
+def test_kernel_where_stop_tokens_wait_or_are_banned(mode: str, plan: dict) -> None:
+    """suppress_stop never (stop tokens leave p^tau) and delay (they rank last, never sure) match the enumeration.
 
     Errors caught: stop tokens kept in the tempered normaliser; delayed tokens ranked by their probability.
     """
-    for mode in ("never", "delay"):
-        toy = Toy(seed=4, stops=(2,))
-        sampler = setting("low_confidence", 0.9, 4, 2, suppress_stop=mode)
-        for state in ((M, M, M, M), (M, 1, M, M)):
-            found = merge(suppressed(toy, state, sampler, mode))
-            value, grad = produced(toy, state, found.values(), sampler, "kernel")
-            k = torch.tensor([b.prob for b in found.values()], dtype=torch.float64)
-            torch.testing.assert_close(value, k.log(), rtol=0, atol=1e-10)
-            torch.testing.assert_close(grad, torch.stack([b.full for b in found.values()]), rtol=0, atol=1e-10)
+    toy = Toy(seed=4, stops=(2,))
+    sampler = SamplerConfig(gen_length=4, temperature=0.9, suppress_stop=mode, stop_early=False, **plan)
+    for state in ((M, M, M, M), (M, 1, M, M)):
+        found = merge(suppressed(toy, state, sampler))
+        value, grad = produced(toy, state, found.values(), sampler, "kernel")
+        k = torch.tensor([b.prob for b in found.values()], dtype=torch.float64)
+        assert abs(float(k.sum()) - 1) < 1e-12
+        torch.testing.assert_close(value, k.log(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(grad, torch.stack([b.full for b in found.values()]), rtol=0, atol=1e-10)
 
 
-def suppressed(toy: Toy, state, sampler: SamplerConfig, mode: str):
-    """Branches with the stop token 2 banned, or ranked behind all others."""
-    from enumeration import Branch, local
-
-    if mode == "never":
+def suppressed(toy: Toy, state, sampler: SamplerConfig) -> list[Branch]:
+    """Branches with the stop token 2 banned, or ranked behind all others and never sure."""
+    banned = sampler.suppress_stop == "never"
+    if banned:
         toy.forbidden = toy.forbidden | toy.stop_mask
-        here = local(toy, state, PROMPT, sampler.temperature)
-        toy.forbidden = toy.forbidden & ~toy.stop_mask
-    else:
-        here = local(toy, state, PROMPT, sampler.temperature)
+    here = local(toy, state, PROMPT, sampler.temperature)
+    toy.forbidden = torch.arange(toy.rows) == toy.vocab
     masked = [i for i, y in enumerate(state) if y == M]
     out = []
-    for tokens in itertools.product(range(2 if mode == "never" else 3), repeat=len(masked)):
+    for tokens in itertools.product(range(2 if banned else 3), repeat=len(masked)):
         chosen = dict(zip(masked, tokens, strict=True))
         value = {i: -1 if v == 2 else round(float(here.plain[i, v].exp()) * 2**16) for i, v in chosen.items()}
-        best = tuple(sorted(sorted(masked, key=lambda i: (-value[i], i))[:2]))
+        sure = sum(x >= (sampler.threshold or 0) * 2**16 for x in value.values())
+        count = 2 if sampler.threshold is None else max(1, sure)
+        best = tuple(sorted(sorted(masked, key=lambda i: (-value[i], i))[:count]))
         prob = math.exp(sum(float(here.tempered[i, v]) for i, v in chosen.items()))
         after = tuple(chosen[i] if i in best else y for i, y in enumerate(state))
         out.append(Branch(prob, chosen, best, after, sum(here.d_tempered[i, v] for i, v in chosen.items())))

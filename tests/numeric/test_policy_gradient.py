@@ -1,8 +1,8 @@
 """Exact expectations of the EGSPO estimators over every trajectory of the toy (oracles O1 to O11, spec section 9).
 
-An estimator's expectation is sum_paths p * estimate(path), with all paths as rows of one batch: production views, scorer,
-units, advantages and policy_loss run once, with the path probability folded into the advantage. `Counts` of 1 leave the
-sum un-normalised. G is the exact gradient of J = E[r] from the enumerated kernel.
+An estimator's expectation is sum_paths p * estimate(path), with all paths as rows of one batch: production views,
+scorer, units, advantages and policy_loss run once, with the path probability folded into the advantage. `Counts` of 1
+leave the sum un-normalised. G is the exact gradient of J = E[r] from the enumerated kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import cache
 import pytest
 import torch
 from enumeration import paths, rollouts, trajectory
-from toy import Toy, reward
 from torch import Tensor
+from toy import Toy, reward
 
 from maskgrad.algorithms import EGSPO, EGSPOSA, advantages, selection
 from maskgrad.algorithms.surrogate import policy_loss
@@ -48,9 +48,7 @@ class World:
         rows = torch.arange(len(self.prob)) if rows is None else rows
         steps = torch.arange(2).expand(len(rows), 2) if steps is None else steps
         weight = torch.ones(steps.shape, dtype=torch.float64) if weight is None else weight
-        picked = replace(
-            self.path, **{k: v[rows] for k, v in vars(self.path).items() if isinstance(v, Tensor)}
-        )
+        picked = replace(self.path, **{k: v[rows] for k, v in vars(self.path).items() if isinstance(v, Tensor)})
         return rollouts(picked, self.reward[rows], group=group, selected=steps, selected_weight=weight)
 
 
@@ -123,7 +121,7 @@ def test_o2_proposal_score_is_exact(rule: str, tau: float) -> None:
 
 @every_case
 def test_kernel_score_is_exact(rule: str, tau: float) -> None:
-    """Default score: E[r sum_s grad log pi] = G. Errors caught: state after instead of before the pass; tail dropped."""
+    """Default score: E[r sum_s grad log pi] = G. Errors caught: state after the pass instead of before; no tail."""
     w = world(rule, tau)
     assert error(expected(w, EGSPO(), w.batch(), outcome(w), w.prob), w.gradient) < 1e-11
 
@@ -178,7 +176,7 @@ def with_guesses(w: World, batch: RolloutBatch) -> RolloutBatch:
 def test_o7_stepwise_returns(rule: str, tau: float, lam: float, schedule: str) -> None:
     """O7: normalised returns give G for every lambda; unnormalised constant ones (1 + lambda) G.
 
-    Errors caught: one-shot completion of the state after the pass (index + 1); division by lambda instead of 1 + lambda.
+    Errors caught: one-shot completion of the state after the pass (index + 1); no division by 1 + lambda.
     """
     w = world(rule, tau)
     sa = EGSPOSA(stepwise_weight=lam, schedule=schedule)

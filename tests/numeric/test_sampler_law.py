@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from enumeration import entropies, greedy, paths
-from toy import Toy
 from torch import Tensor
+from toy import Toy
 
 from maskgrad.diffusion import trajectory as records_of
 from maskgrad.diffusion.sampler import KeyedNoise, Record, sample
@@ -80,6 +80,23 @@ def test_trajectories_follow_the_enumerated_kernel(rule: str, tau: float, extra:
     observed[(names[:, None] == seen).nonzero()[:, 0]] = counts[(names[:, None] == seen).nonzero()[:, 1]].double()
     expected = rows * torch.tensor([p.prob for p in found], dtype=torch.float64)
     assert chi_square_p(observed, expected) > 1e-3
+
+
+def test_delayed_stop_tokens_are_never_sure() -> None:
+    """threshold with suppress_stop delay: a proposed stop token ranks last and does not count as sure, so that the pass
+    commits no other position in its place. Error caught: count by probability alone (kernel no longer exact)."""
+    toy, rows = Toy(seed=2, stops=(2,)), 4000
+    config = SamplerConfig(gen_length=4, threshold=0.3, temperature=0.9, stop_early=False, suppress_stop="delay")
+    path = run(toy, prompts(rows), config)
+    logp = toy.all_logits(torch.full((1, 4), 3))[0].detach().log_softmax(-1)
+    proposal = path.proposals[:, 0].to(torch.int64)
+    confidence = logp.expand(rows, -1, -1).gather(2, proposal[..., None])[..., 0].exp()
+    sure = (confidence >= 0.3) & (proposal != 2)
+    first = path.commit_step == 0
+    some = sure.any(1)
+    assert torch.equal(first[some], sure[some]) and bool((first[~some].sum(1) == 1).all())
+    stop_among_others = (first & (proposal == 2)).any(1) & (proposal != 2).any(1)
+    assert not bool(stop_among_others.any())
 
 
 def test_large_vocabulary() -> None:

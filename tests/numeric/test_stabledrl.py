@@ -1,4 +1,4 @@
-"""StableDRL (2603.06743) acceptance checks, spec section 10, full attention: weights, bounds, estimators, masks, stress."""
+"""StableDRL (2603.06743) acceptance checks, full attention: weights, bounds, estimators, masks, stress."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy import Toy
 from torch import Tensor
+from toy import Toy
 
 from maskgrad.algorithms import StableDRL
 from maskgrad.algorithms.base import count
@@ -85,7 +85,7 @@ def test_weights_are_a_distribution_per_group(std: float) -> None:
 
 
 def test_update_lies_in_the_convex_hull_of_the_sample_updates() -> None:
-    """Check 2: gradient = sum_i w_i A_i g_i with the per-sample gradients of the production scorer; norm <= the largest;
+    """Check 2: gradient = sum_i w_i A_i g_i with the per-sample gradients of the production scorer; norm <= largest;
     along 200 directions between the extremes; non-negative weights summing to 1. Error caught: ratio not detached."""
     toy, batch = Toy(length=6, seed=1), rollouts()
     seen = ALGORITHM.views(batch, None, 0, 0)
@@ -197,8 +197,8 @@ def test_gradient_flows_through_the_score_only() -> None:
 
 
 def test_groups_do_not_see_each_other() -> None:
-    """Check 8: other prompts' ratios and rewards leave a group's weights and gradient bit-identical; rows of a group may
-    be permuted and interleaved with others. Error caught: softmax and baseline over the batch."""
+    """Check 8: other prompts' ratios and rewards leave a group's weights and gradient bit-identical; rows may be
+    permuted and interleaved with others. Error caught: softmax and baseline over the batch."""
     group = torch.tensor([0, 1] * 8)
     mine = group == 0
     lower = drawn(1.0)[:, None].requires_grad_(True)
@@ -278,7 +278,9 @@ def test_eubo_does_not_underflow() -> None:
     """Membership from the mask: log-probs of -500 keep value and gradient. Error caught: power form with a > 0 test."""
     seen = views.sequence_views(torch.ones(1, 2, 3, dtype=torch.bool), torch.ones(1, 2, 3, dtype=torch.bool))
     logp = torch.full((1, 2, 3), -500.0, dtype=D, requires_grad=True)
-    upper = bounds.sandwich_units(logp, seen, torch.ones(1, 3, dtype=torch.bool), kind="eubo", beta=1.5, omega=0.5).upper
+    upper = bounds.sandwich_units(
+        logp, seen, torch.ones(1, 3, dtype=torch.bool), kind="eubo", beta=1.5, omega=0.5
+    ).upper
     assert abs(float(upper.detach()) + 500) < 1e-9
     assert abs(float(torch.autograd.grad(upper.sum(), logp)[0].sum()) - 1) < 1e-9
 
@@ -336,7 +338,7 @@ def test_block_choice_is_uniform_over_used_blocks_and_distinct() -> None:
 @pytest.mark.parametrize("options", [{}, {"score_later_blocks": False}, {"score_context": False}])
 def test_mask_process(options: dict) -> None:
     """Check 11: later blocks hidden, 1 <= k <= block in the chosen block, nothing after the stop visible or scored,
-    padding never hidden, context rate .15 within 3 sigma, k uniform, ragged tail, draws reproducible and keyed by sample.
+    padding never hidden, context rate .15 within 3 sigma, k uniform, ragged tail, draws keyed by sample.
 
     Errors caught: k from 0; context mask on padding; later blocks visible; scored outside live.
     """
@@ -400,7 +402,9 @@ def test_cap_monotonicity() -> None:
 # --- stress (7.2, check 16) ----------------------------------------------------------------------------------------
 
 
-def stress(objective: Objective, inflation: float, seed: int = 0, updates: int = 400, mu: int = 8) -> tuple[float, float]:
+def stress(
+    objective: Objective, inflation: float, seed: int = 0, updates: int = 400, mu: int = 8
+) -> tuple[float, float]:
     """(final expected reward, largest gradient norm): 8 independent categoricals over 6 symbols, reward = share of
     matching symbols, AdamW 0.02, log-ratio noise N(0, 0.3^2), 10 % of the samples inflated."""
     draw = torch.Generator().manual_seed(seed)
@@ -436,17 +440,17 @@ def arm(name: str) -> Objective:
     }[name]
 
 
-def test_stress() -> None:
+@pytest.mark.parametrize("seed", [0, 1])
+def test_stress(seed: int) -> None:
     """Check 16: with 10 % of the ratios inflated 100-fold StableDRL keeps reward >= .97 and gradient norm <= .6, the
-    same at 1e5; GRPO's norm grows 20-fold and its reward falls below .90; norms order StableDRL < clip < self-norm << GRPO.
+    same at 1e5; GRPO's norm grows 20-fold and its reward falls below .90; norms order StableDRL < clip < self < GRPO.
 
-    Errors caught: clip dropped; self-normalisation dropped; clip made conditional on the sign of A.
+    Errors caught: clip dropped; self-normalisation dropped.
     """
     reward, norm = {}, {}
     for name in ("grpo", "clip only", "self-norm only", "stabledrl"):
-        reward[name], norm[name] = stress(arm(name), 100.0)
-    print(reward, norm)
+        reward[name], norm[name] = stress(arm(name), 100.0, seed)
     assert reward["stabledrl"] >= 0.97 and norm["stabledrl"] <= 0.6
-    assert stress(arm("stabledrl"), 1e5) == (reward["stabledrl"], norm["stabledrl"])
-    assert norm["grpo"] >= 20 * stress(arm("grpo"), 1.0)[1] and reward["grpo"] <= 0.90
+    assert stress(arm("stabledrl"), 1e5, seed) == (reward["stabledrl"], norm["stabledrl"])
+    assert norm["grpo"] >= 20 * stress(arm("grpo"), 1.0, seed)[1] and reward["grpo"] <= 0.90
     assert norm["stabledrl"] < norm["clip only"] < norm["self-norm only"] < norm["grpo"] / 5

@@ -34,7 +34,10 @@ class Toy(nn.Module):
         if context:
             shapes += [(length, length, self.rows, self.rows), (length, self.rows, self.rows)]
         draw = torch.Generator().manual_seed(seed)
-        parts = [torch.randn(s, generator=draw, dtype=torch.float64) * c for s, c in zip(shapes, (1.0, 0.6, 0.6), strict=False)]
+        parts = [
+            torch.randn(s, generator=draw, dtype=torch.float64) * c
+            for s, c in zip(shapes, (1.0, 0.6, 0.6), strict=False)
+        ]
         self.shapes = shapes
         self.theta = nn.Parameter(torch.cat([p.flatten() for p in parts]))
         self.special = SpecialIds(mask=vocab, pad=0, eos=stops[0] if stops else -1, stops=stops or (-1,))

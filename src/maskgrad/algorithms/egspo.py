@@ -151,9 +151,20 @@ class EGSPOSA(EGSPO):
     def returns(self, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
         if batch.step_reward is None:
             return super().returns(batch)
-        assert batch.selected is not None and batch.trajectory is not None
-        lam = torch.full(batch.step_reward.shape, self.lam, device=batch.reward.device)
-        if self.schedule == "linear":
-            lam = lam * batch.selected.clamp(min=0) / batch.trajectory.passes[:, None].clamp(min=1)
+        lam = self.lam_at(batch)
         delta = lam * (batch.reward[:, None] - batch.step_reward)
         return advantages.stepwise_returns(batch.reward, batch.step_reward, lam, self.normalise), delta
+
+    def lam_at(self, batch: RolloutBatch) -> Tensor:
+        """lambda_s of the selected passes [B,K]."""
+        assert batch.selected is not None and batch.trajectory is not None
+        lam = torch.full(batch.selected.shape, self.lam, dtype=batch.reward.dtype, device=batch.reward.device)
+        if self.schedule == "linear":
+            lam = lam * batch.selected.clamp(min=0) / batch.trajectory.passes[:, None].clamp(min=1)
+        return lam
+
+    def advantage(self, batch: RolloutBatch) -> Tensor:
+        out = super().advantage(batch)
+        if self.centring == "outcome_mean_plus_delta" and self.normalise and batch.step_reward is not None:
+            out = out / (1 + self.lam_at(batch))  # the other centrings take normalised returns
+        return out

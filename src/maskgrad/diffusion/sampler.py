@@ -156,7 +156,7 @@ class _Run:
             guess = torch.where(read, spread("greedy", 0), self.canvas[rows])
             self.one_shot[rows, self.step[rows]] = guess.to(torch.int32)
         value = spread("rank", -torch.inf)
-        chosen = reveal.choose(value, window, self.count(rows, window, spread("confidence", 0.0)))
+        chosen = reveal.choose(value, window, self.count(rows, window, value))
         self.commit(rows, window, chosen, spread("token", 0), spread("logp", 0.0))
         if self.proposed is not None:
             self.proposed[rows, self.step[rows]] = torch.where(window, spread("token", 0), -1).to(torch.int32)
@@ -181,7 +181,6 @@ class _Run:
             "token": token,
             "greedy": greedy,
             "logp": tempered.gather(1, token[:, None]).squeeze(1),
-            "confidence": logp.gather(1, token[:, None]).squeeze(1).exp(),
             "rank": reveal.rank_value(config.remasking, logp, token, self.delayed, order),
         }
         if self.record.statistics:
@@ -189,11 +188,11 @@ class _Run:
             out["joint"] = reveal.entropy(tempered) if config.temperature > 0 else out["entropy"]
         return out
 
-    def count(self, rows: Tensor, window: Tensor, confidence: Tensor) -> Tensor:
-        """How many positions each row commits in this pass, int64 [R]."""
+    def count(self, rows: Tensor, window: Tensor, value: Tensor) -> Tensor:
+        """How many positions each row commits in this pass, int64 [R]. A delayed stop token is never sure."""
         if self.config.threshold is None:
             return self.quota[self.block[rows], self.step_in_block[rows]]
-        sure = (window & (reveal.quantise(confidence) >= self.config.threshold)).sum(1)
+        sure = (window & (value >= self.config.threshold)).sum(1)
         return sure.clamp(min=1)
 
     def commit(self, rows: Tensor, window: Tensor, chosen: Tensor, token: Tensor, logp: Tensor) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from maskgrad.diffusion.reveal import Remasking, schedule
 from maskgrad.settings import Settings
+
+#: File beside a model's weights that holds the sampler settings it was trained and evaluated with.
+SAMPLER_FILE = "sampler.json"
 
 
 class SamplerConfig(Settings):
@@ -17,6 +20,8 @@ class SamplerConfig(Settings):
     `steps` is the number of network passes per completion. With `threshold` the number of passes follows from the
     model's confidence instead, and `steps` must be left out.
     """
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     gen_length: int = Field(gt=0)  # canvas length L in tokens
     block_length: int | None = Field(default=None, gt=0)  # None = one block

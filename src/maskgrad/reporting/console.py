@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from maskgrad.reporting.journal import Record
-from maskgrad.reporting.progress import Progress, percent, shown
+from maskgrad.reporting.progress import Progress, percent, score, shown
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -78,8 +78,9 @@ class Console:
         interval = record.get("interval")
         between = f" [{percent(interval[0])}, {percent(interval[1])}]" if interval else ""
         metrics = "".join(f", {name} {shown(value)}" for name, value in (record.get("metrics") or {}).items())
+        label = "accuracy " if record.get("accuracy") is not None else ""
         where = f"{record.get('split', 'held-out')}, step {record.get('step') or 0}"
-        self._line(f"eval ({where}): accuracy {percent(record['accuracy'])}{between}, n {record['n']}{metrics}")
+        self._line(f"eval ({where}): {label}{score(record)}{between}, n {record['n']}{metrics}")
 
     def _show_warning(self, record: Record) -> None:
         self._line(f"warning: {record['message']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from maskgrad.reporting.journal import Record
@@ -27,10 +28,10 @@ class Progress:
         self.total = record.get("total_steps", self.total)
         if record["event"] in ("run", "update"):
             self.step = record.get("step") or 0
-        if record.get("reward") is not None:
+        if record["event"] in ("rollout", "update") and record.get("reward") is not None:
             self._latest["reward"] = shown(record["reward"])
         if record["event"] == "eval":
-            self._latest["held-out"] = percent(record["accuracy"])
+            self._latest["held-out"] = score(record)
         if clock.get("tokens_per_second") is not None:
             self._latest["tokens/s"] = f"{float(clock['tokens_per_second']):.0f}"
 
@@ -52,6 +53,13 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def score(record: Mapping[str, Any]) -> str:
+    """Accuracy of an eval record, or the mean reward where the task has no notion of correct."""
+    if record.get("accuracy") is not None:
+        return percent(record["accuracy"])
+    return f"reward {shown(record.get('reward'))}"
 
 
 def percent(value: float | str) -> str:

@@ -77,13 +77,18 @@ def _summary(name: str, config: Record, split: str, evals: Sequence[Record], sec
         seed=config.get("seed"),
         split=split,
         n=int(evals[-1]["n"]),
-        before=float(before["accuracy"]) if before else None,
-        after=float(after["accuracy"]) if after else None,
+        before=_accuracy(before),
+        after=_accuracy(after),
         interval=(float(interval[0]), float(interval[1])) if interval else None,
         step=int(after["step"]) if after else 0,
         seconds=seconds,
         ended=ended,
     )
+
+
+def _accuracy(record: Record | None) -> float | None:
+    """Accuracy of an evaluation; None without one, or where the task has no notion of correct."""
+    return None if record is None or record["accuracy"] is None else float(record["accuracy"])
 
 
 def training_seconds(records: Iterable[Record]) -> float:

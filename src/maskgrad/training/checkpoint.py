@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 
 import torch
 
+from maskgrad.diffusion.schedule import SAMPLER_FILE, SamplerConfig
 from maskgrad.errors import UserError
 from maskgrad.models.policy import Policy
 from maskgrad.models.save import save_policy
+from maskgrad.reporting.journal import FILE_NAME, Journal
 from maskgrad.training.update import Prepared
 
 
@@ -71,6 +74,16 @@ def save(
     write_atomic(folder, fill)
 
 
+def save_final(folder: Path, policy: Policy, sampler: SamplerConfig, dtype: str | None = None) -> None:
+    """The finished model in the authors' format, with the sampler settings it was evaluated with beside it."""
+
+    def fill(target: Path) -> None:
+        save_policy(policy, target, dtype=dtype)
+        (target / SAMPLER_FILE).write_text(sampler.model_dump_json(indent=1) + "\n")
+
+    write_atomic(folder, fill)
+
+
 def steps(run: Path) -> list[tuple[int, Path]]:
     """Complete checkpoints of a run, oldest first, sorted by step number."""
     found = [(int(p.name.removeprefix("step-")), p) for p in (run / "checkpoints").glob("step-*") if p.is_dir()]
@@ -89,15 +102,30 @@ def load_state(folder: Path, optimizer: torch.optim.Optimizer) -> tuple[Progress
         optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
         # The buffer holds our own frozen records; a checkpoint is as trusted as the code that wrote it.
         buffer = torch.load(folder / "buffer.pt", weights_only=False)
-    except (OSError, KeyError, json.JSONDecodeError) as error:
-        raise UserError(f"checkpoint {folder} cannot be read ({error}): resume from an earlier one") from error
-    journal = state.pop("journal_bytes")
-    return Progress(**state), buffer, journal
+        journal = state.pop("journal_bytes")
+        return Progress(**state), buffer, journal
+    except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"checkpoint {folder} cannot be read ({type(error).__name__}: {reason:.120}): "
+            "delete it to resume from the one before"
+        ) from error
+
+
+def rewind_journal(run: Path, size: int) -> None:
+    """Cut the journal to what it was when the checkpoint was written."""
+    with Journal(run / FILE_NAME) as journal:
+        if journal.size() < size:
+            raise UserError(
+                f"{run / FILE_NAME} has {journal.size()} bytes, fewer than the {size} that the checkpoint knows: "
+                "restore it, or start a new run"
+            )
+        journal.truncate(size)
 
 
 def claim(run: Path) -> None:
     """Make the folder of a new run; refuse one that already holds a run, and one that cannot be written."""
-    if (run / "config.yaml").exists():
+    if any((run / name).exists() for name in ("config.yaml", FILE_NAME, "final")) or steps(run):
         raise UserError(f"{run} already holds a run: continue it with --resume {run}, or choose another --out")
     if run.is_file():
         raise UserError(f"{run} is a file: choose a folder as --out")

@@ -129,8 +129,8 @@ def _metrics(
     groups: dict[int, list[int]] = {}
     for row, name in enumerate(batch.group.tolist()):
         groups.setdefault(name, []).append(row)
-    rewards = batch.reward.tolist()
-    equal = sum(len({rewards[r] for r in rows}) == 1 for rows in groups.values())
+    # an abstention is not a reward of 0: a group whose judged rewards agree has no signal
+    equal = sum(len({grades[r].reward for r in rows} - {None}) <= 1 for rows in groups.values())
     same = sum(len({texts[r] for r in rows}) == 1 for rows in groups.values())
     distinct = sum(len({texts[r] for r in rows}) / len(rows) for rows in groups.values()) / len(groups)
     judged = [g for g in grades if g.reward is not None]

@@ -17,15 +17,14 @@ from types import FrameType
 from typing import Any
 
 import torch
-import yaml
 
 from maskgrad import randomness
-from maskgrad.config import RunConfig, dump
+from maskgrad.config import RunConfig, dump, read_yaml
 from maskgrad.errors import UserError
-from maskgrad.evaluation.evaluate import evaluate
+from maskgrad.evaluation.evaluate import evaluate, examples_of
 from maskgrad.models.load import load_policy
 from maskgrad.models.policy import Policy
-from maskgrad.models.save import save_policy
+from maskgrad.models.tokenizer import check_prompt_length, encode_prompt
 from maskgrad.reporting.console import Console
 from maskgrad.reporting.journal import FILE_NAME, Journal
 from maskgrad.settings import parse
@@ -81,7 +80,20 @@ class TrainingRun:
         config.algorithm.check(config.rollout.sampler, config.rollout.group_size)
         checkpoint.claim(out)
         policy = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
-        return cls(config, out, policy, task, console)
+        run = cls(config, out, policy, task, console)
+        run._check_prompts()
+        return run
+
+    def _check_prompts(self) -> None:
+        """Refuse an empty split or too long a prompt now: in every row of a finite set, else in the first few."""
+        for split in dict.fromkeys(("train", self.config.eval.split)):
+            size = self.task.size(split)
+            if size == 0:
+                raise UserError(f"split {split!r} of task {self.task.name!r} is empty: give it rows, or set eval.split")
+            prompts = [example.prompt for example in examples_of(self.task, split, size or 64)]
+            for prompt in prompts:
+                row = encode_prompt(self.policy.need_tokenizer(), prompt)
+                check_prompt_length(row, self.config.rollout.max_prompt_length)
 
     @classmethod
     def reopen(cls, out: Path, task: Task | None = None, console: Console | None = None) -> TrainingRun:
@@ -89,7 +101,11 @@ class TrainingRun:
         file = out / "config.yaml"
         if not file.is_file():
             raise UserError(f"{out} holds no run to resume (no config.yaml): name the folder given as --out")
-        config = parse(RunConfig, yaml.safe_load(file.read_text()), str(file))
+        config = parse(RunConfig, read_yaml(file), str(file))
+        if task is None and config.task.get("name") == "custom":
+            raise UserError(
+                f"{out} was started from Python with its own data: resume it with Trainer.train(resume=True)"
+            )
         set_threads(config.train.threads)
         found = checkpoint.steps(out)
         path = str(found[-1][1] / "model") if found else config.model.path
@@ -107,8 +123,7 @@ class TrainingRun:
         size = 0
         if found:
             self.progress, self.buffer, size = checkpoint.load_state(found[-1][1], self.optimizer)
-        with Journal(self.out / FILE_NAME) as journal:
-            journal.truncate(size)
+        checkpoint.rewind_journal(self.out, size)
         return self._go(resumed=bool(found))
 
     def _go(self, resumed: bool) -> dict[str, Any]:
@@ -122,11 +137,11 @@ class TrainingRun:
                 self._evaluate()
             while self.progress.step < self.config.train.max_updates:
                 self._one_update()
-            last = self._evaluate() if self.progress.step % max(1, self.config.train.eval_every or 10**9) else None
-            checkpoint.write_atomic(self.out / "final", lambda folder: save_policy(self.policy, folder))
+            last = self._last_evaluation()
+            checkpoint.save_final(self.out / "final", self.policy, self.config.eval_sampler())
             self._write("end", reason="completed")
         self.console.close()
-        return last or {}
+        return last
 
     def _header(self) -> dict[str, Any]:
         c = self.config
@@ -248,6 +263,14 @@ class TrainingRun:
         (folder / f"step-{self.progress.step:06d}.json").write_text(json.dumps(found.result, indent=1))
         self._write("eval", **found.result)
         return found.result
+
+    def _last_evaluation(self) -> dict[str, Any]:
+        """Evaluation after the last update, which may have been made on schedule already."""
+        every = self.config.train.eval_every
+        if every == 0 or self.progress.step % every:
+            return self._evaluate()
+        result: dict[str, Any] = json.loads((self.out / "eval" / f"step-{self.progress.step:06d}.json").read_text())
+        return result
 
     def save(self) -> Path:
         """Checkpoint the present state."""

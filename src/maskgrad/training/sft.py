@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from maskgrad import randomness
-from maskgrad.config import SftConfig, StageConfig, dump
+from maskgrad.config import SftConfig, StageConfig, dump, read_yaml
 from maskgrad.diffusion import masking
 from maskgrad.diffusion.trajectory import live_mask
 from maskgrad.errors import UserError
-from maskgrad.evaluation.evaluate import evaluate
+from maskgrad.evaluation.evaluate import evaluate, examples_of
 from maskgrad.models.families import family_of
 from maskgrad.models.load import load_policy, new_policy
 from maskgrad.models.policy import Policy
-from maskgrad.models.save import save_policy
 from maskgrad.models.tokenizer import (
     build_character_tokenizer,
     check_prompt_length,
@@ -42,7 +40,7 @@ from maskgrad.settings import parse
 from maskgrad.tasks.base import Task
 from maskgrad.tasks.registry import make_task
 from maskgrad.training import checkpoint, optim
-from maskgrad.training.loop import set_threads
+from maskgrad.training.loop import TrainingStopped, set_threads
 
 
 def answer_rows(policy: Policy, texts: list[str], length: int) -> Tensor:
@@ -83,6 +81,17 @@ def masked_loss(
     return (loss * weight.expand_as(scored)[scored]).sum() / len(answer)
 
 
+def initial_policy(config: SftConfig, out: Path) -> Policy:
+    """The model before the first update: a checkpoint, or a new one whose tokenizer is written to `out`."""
+    model = config.model
+    if model.path is not None:
+        return load_policy(model.path, dtype=model.dtype, device=model.device)
+    assert model.architecture is not None and model.characters is not None
+    tokenizer = build_character_tokenizer(model.characters, out / "tokenizer")
+    family = family_of({"model_type": "llada", **model.architecture})
+    return new_policy(family, model.architecture, tokenizer, config.seed).to(model.device)
+
+
 class SupervisedRun:
     """One supervised run in one folder; interrupted anywhere, it continues from its last checkpoint to the bit."""
 
@@ -101,33 +110,36 @@ class SupervisedRun:
         set_threads(config.threads)
         make_task(config.task)
         checkpoint.claim(out)
-        model = config.model
-        if model.path is not None:
-            policy = load_policy(model.path, dtype=model.dtype, device=model.device)
-        else:
-            assert model.architecture is not None and model.characters is not None
-            tokenizer = build_character_tokenizer(model.characters, out / "tokenizer")
-            policy = new_policy(
-                family_of({"model_type": "llada", **model.architecture}), model.architecture, tokenizer, config.seed
-            ).to(model.device)
+        run = cls(config, out, initial_policy(config, out), console)
+        run._check_data()
         (out / "config.yaml").write_text(dump(config))
-        return cls(config, out, policy, console)
+        return run
+
+    def _check_data(self) -> None:
+        """Refuse prompts and answers that do not fit now: in every row of a finite set, else in the first few."""
+        size = self.task.size("train")
+        if size == 0:
+            raise UserError(f"the training set of task {self.task.name!r} is empty")
+        for example in examples_of(self.task, "train", size or 64):
+            row = encode_prompt(self.policy.need_tokenizer(), example.prompt)
+            check_prompt_length(row, self.config.max_prompt_length)
+            answer_rows(self.policy, [self.task.target(example)], self.config.sampler.gen_length)
 
     @classmethod
     def reopen(cls, out: Path, console: Console | None = None) -> SupervisedRun:
         file = out / "config.yaml"
         if not file.is_file():
             raise UserError(f"{out} holds no run to resume (no config.yaml): name the folder given as --out")
-        config = parse(SftConfig, yaml.safe_load(file.read_text()), str(file))
+        config = parse(SftConfig, read_yaml(file), str(file))
         set_threads(config.threads)
         found = checkpoint.steps(out)
-        if not found:
-            raise UserError(f"{out} has no checkpoint yet: start the run again in another folder")
+        if not found:  # interrupted before the first one: the start is a function of the settings
+            checkpoint.rewind_journal(out, 0)
+            return cls(config, out, initial_policy(config, out), console)
         policy = load_policy(str(found[-1][1] / "model"), dtype=config.model.dtype, device=config.model.device)
         run = cls(config, out, policy, console)
         run.progress, _, size = checkpoint.load_state(found[-1][1], run.optimizer)
-        with Journal(out / FILE_NAME) as journal:
-            journal.truncate(size)
+        checkpoint.rewind_journal(out, size)
         return run
 
     def train(self) -> dict[str, Any]:
@@ -146,8 +158,7 @@ class SupervisedRun:
             while self.progress.step < self.total:
                 self._update()
             result = self._evaluate()
-            dtype = self.config.model.save_dtype
-            checkpoint.write_atomic(self.out / "final", lambda folder: save_policy(self.policy, folder, dtype=dtype))
+            checkpoint.save_final(self.out / "final", self.policy, self.config.sampler, self.config.model.save_dtype)
             self._write("end", reason="completed")
         self.console.close()
         return result
@@ -204,7 +215,7 @@ class SupervisedRun:
         optim.set_rate(self.optimizer, optim.learning_rate(rate, inner, stage.updates))
         value = float(loss.detach())
         if not optim.guarded_step(self.optimizer, value, norm):
-            raise FloatingPointError(f"update {step} is not finite (loss {value}, gradient norm {norm}): lower the lr")
+            raise TrainingStopped(f"update {step} is not finite (loss {value}, gradient norm {norm}): lower the lr")
         self.progress.step += 1
         if self.progress.step % 10 == 0 or self.progress.step == self.total:
             clock = {"tokens_per_second": answer.numel() / (time.perf_counter() - started)}
@@ -215,6 +226,8 @@ class SupervisedRun:
                 grad_norm=norm if math.isfinite(norm) else None,
                 time=clock,
             )
+        if inner + 1 == stage.updates and self.progress.step < self.total:
+            self._evaluate()  # what the stage was worth, before the next one starts
         if self.progress.step % c.checkpoint_every == 0:
             self._save()
 
@@ -226,13 +239,12 @@ class SupervisedRun:
 
     def _evaluate(self) -> dict[str, Any]:
         c = self.config
-        sampler = c.sampler.model_copy(update={"temperature": c.eval.temperature})
         found = evaluate(
             self.policy,
             self.task,
             c.eval.split,
             c.eval.count,
-            sampler,
+            c.eval_sampler(),
             micro_batch=c.eval.micro_batch,
             max_prompt_length=c.max_prompt_length,
             seed=c.seed,
