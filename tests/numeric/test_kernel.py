@@ -170,7 +170,9 @@ def test_proposal_score_averages_to_the_kernel_score(rule: str, tau: float) -> N
 
 @pytest.mark.parametrize("tau", [1.0, 0.5])
 def test_revealed_is_exact_only_where_the_rule_ignores_tokens(tau: float) -> None:
-    """`revealed` equals the kernel for token-free rules and not for low_confidence (spec 2.1). Error caught: given a tail."""
+    """`revealed` equals the kernel for token-free rules and not for low_confidence (spec 2.1).
+
+    Error caught: a tail given to `revealed`."""
     toy, state = Toy(seed=6), (M, M, M, M)
     for rule in RULES[:-1]:
         check_kernel(toy, state, setting(rule, tau, 4, 2), 2, "revealed")
