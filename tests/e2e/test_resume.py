@@ -12,6 +12,7 @@ import random
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,16 @@ def press(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable
         return real(*arguments, **keywords)
 
     monkeypatch.setattr(owner, name, pressing)
+
+
+@contextmanager
+def told(sentence: str = "interrupted at update") -> Iterator[None]:
+    """Ctrl-C must end in `Interrupted`; bare, it would end the test session."""
+    try:
+        with pytest.raises(Interrupted, match=sentence):
+            yield
+    except KeyboardInterrupt:
+        pytest.fail("Ctrl-C ended the run without saving it")
 
 
 def in_update(number: int) -> Callable[..., bool]:
@@ -253,7 +264,7 @@ def test_ctrl_c_inside_an_update_completes_and_saves_it(
     out, before = tmp_path / "run", signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         press(patch, loop, "update", in_update(number))
-        with pytest.raises(Interrupted, match=f"interrupted at update {number}; continue with --resume {out}"):
+        with told(f"interrupted at update {number}; continue with --resume {out}"):
             begin(smoke, snapshots, number - 1, out)
     assert signal.getsignal(signal.SIGINT) is before
     assert checkpoint.steps(out)[-1][0] == number, "the update was not saved"
@@ -288,7 +299,7 @@ def test_ctrl_c_anywhere_else(
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         press(patch, owner, name, nth_call(1))
-        with pytest.raises(Interrupted, match=f"interrupted at update {saved};"):
+        with told(f"interrupted at update {saved};"):
             begin(smoke, snapshots, after, out)
     assert [number for number, _ in checkpoint.steps(out)][-1:] == ([saved] if saved else [])
     resume(out)
@@ -303,7 +314,7 @@ def test_ctrl_c_during_the_closing_evaluation(
     TrainingRun.new(smoke(None, settings), whole).start()
     with monkeypatch.context() as patch:
         press(patch, evaluation, "sample_in_chunks", nth_call(2))
-        with pytest.raises(Interrupted, match="interrupted at update 2;"):
+        with told("interrupted at update 2;"):
             TrainingRun.new(smoke(None, settings), out).start()
     assert not (out / "final").exists()
     resume(out)
@@ -333,11 +344,11 @@ def test_interrupted_again_and_again(
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         press(patch, loop, "update", in_update(2))
-        with pytest.raises(Interrupted):
+        with told():
             TrainingRun.new(smoke(), out).start()
     with monkeypatch.context() as patch:
         press(patch, *SAMPLING, nth_call(2))
-        with pytest.raises(Interrupted, match="at update 6"):
+        with told("at update 6"):
             resume(out)
     with monkeypatch.context() as patch:
         crash_in_update(patch, 8)
@@ -346,11 +357,11 @@ def test_interrupted_again_and_again(
     assert checkpoint.steps(out)[-1][0] == 6
     with monkeypatch.context() as patch:
         press(patch, loop, "update", in_update(7))
-        with pytest.raises(Interrupted, match="at update 7"):
+        with told("at update 7"):
             resume(out)
     with monkeypatch.context() as patch:
         press(patch, checkpoint, "save_policy", nth_call(1))
-        with pytest.raises(Interrupted, match="at update 8"):
+        with told("at update 8"):
             resume(out)
     resume(out)
     assert_same(out, expected)
@@ -371,7 +382,7 @@ def test_every_method_resumes_inside_a_batch(
             TrainingRun.new(config, out).start()
     with monkeypatch.context() as patch:
         press(patch, loop, "update", in_update(5))
-        with pytest.raises(Interrupted):
+        with told():
             resume(out)
     resume(out)
     found = outcome(whole)
