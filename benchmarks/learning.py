@@ -2,9 +2,9 @@
 
     python benchmarks/learning.py --recipes quickstart,countdown_tiny --algorithms egspo,egspo_sa,stabledrl --out DIR
 
-Runs `maskgrad train` once per cell, `--jobs` at a time with one CPU thread each. Finished runs in DIR are reused, so an
-interrupted table can be continued. Settings come from the recipes; they were tuned on the validation split, the table is
-made on the test split.
+Runs `maskgrad train` once per cell, `--jobs` at a time with one CPU thread each. Finished runs in DIR are reused, so
+an interrupted table can be continued. Settings come from the recipes; they were tuned on the validation split, the
+table is made on the test split.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Your own prompts and reward function: teach the tiny Sudoku model to prefer completions that start with an odd digit.
 
-    python examples/custom_reward.py runs/odd-first
+python examples/custom_reward.py runs/odd-first
 """
 
 from __future__ import annotations

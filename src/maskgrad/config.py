@@ -62,7 +62,7 @@ class TrainConfig(Settings):
     checkpoint_every: int = Field(default=50, ge=1)  # optimiser steps
     keep_checkpoints: int = Field(default=2, ge=1)
     eval_every: int = Field(default=0, ge=0)  # optimiser steps; 0 = only at the start and the end
-    threads: int = Field(default=0, ge=0)  # intra-op CPU threads; 0 = one per core, at most 2
+    threads: int = Field(default=1, ge=0)  # intra-op CPU threads; 0 = torch's own choice
     max_skipped_in_row: int = Field(default=3, ge=1)  # stop after this many non-finite updates in a row
     samples_every: int = Field(default=10, ge=0)  # rollout batches between saved samples; 0 = never
 
@@ -139,7 +139,7 @@ class SftConfig(Settings):
     model: SftModelConfig
     task: dict[str, Any]
     objective: Literal["count", "time"] = "count"  # count: L/l on l ~ U{1..L} masked | time: 1/t on t ~ U(0,1)
-    padding: Literal["score", "hide", "first_eos"] = "score"  # EOS padding behind the answer, see training/sft.py
+    padding: Literal["score", "first_eos"] = "score"  # EOS padding behind the answer, see training/sft.py
     batch: int = Field(default=64, ge=1)
     max_prompt_length: int = Field(default=512, ge=1)
     optim: OptimConfig
@@ -147,7 +147,7 @@ class SftConfig(Settings):
     sampler: SamplerConfig  # of the evaluation; gen_length is the width of the training canvas
     eval: EvalConfig = EvalConfig()
     checkpoint_every: int = Field(default=500, ge=1)
-    threads: int = Field(default=0, ge=0)
+    threads: int = Field(default=1, ge=0)
 
     def eval_sampler(self) -> SamplerConfig:
         return self.eval.changed(self.sampler)

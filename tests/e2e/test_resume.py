@@ -484,6 +484,20 @@ def die_in_sft_update(monkeypatch: pytest.MonkeyPatch, number: int, error: type[
     monkeypatch.setattr(sft.optim, "guarded_step", stepping)
 
 
+def press_in_sft_update(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Ctrl-C inside update `number`: it is finished, saved and reported."""
+    real = sft.optim.guarded_step
+    calls = [0]
+
+    def stepping(*arguments: Any) -> bool:
+        calls[0] += 1
+        if calls[0] == number:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(sft.optim, "guarded_step", stepping)
+
+
 @pytest.mark.parametrize("number", [1, 5, 6, 8, 10, 11, 13])
 def test_supervised_run_killed_inside_any_update(
     number: int,
@@ -512,11 +526,11 @@ def test_supervised_run_interrupted_twice_on_the_command_line(
     recipe = tmp_path / "base_sudoku_tiny.yaml"
     recipe.write_text(json.dumps(supervised().model_dump(mode="json")))
     with monkeypatch.context() as patch:
-        die_in_sft_update(patch, 8, KeyboardInterrupt)
+        press_in_sft_update(patch, 8)
         assert main(["sft", str(recipe), "--out", str(out), "--quiet"]) == 130
     assert f"--resume {out}" in capsys.readouterr().err
     with monkeypatch.context() as patch:
-        die_in_sft_update(patch, 7, KeyboardInterrupt)
+        press_in_sft_update(patch, 3)
         assert main(["sft", "--resume", str(out), "--quiet"]) == 130
     assert main(["sft", "--resume", str(out), "--quiet"]) == 0
     assert sft_outcome(out) == sft_expected

@@ -12,6 +12,7 @@ from torch import Tensor
 from maskgrad import randomness
 from maskgrad.algorithms.surrogate import Objective
 from maskgrad.diffusion.schedule import SamplerConfig
+from maskgrad.errors import UserError
 from maskgrad.records import Counts, MaskedViews, RolloutBatch, Trajectory, Units
 from maskgrad.settings import Settings
 
@@ -49,6 +50,8 @@ class Algorithm(Settings):
 
     def check(self, sampler: SamplerConfig, group_size: int) -> None:
         """Refuse combinations in which the method would be wrong. Raises UserError."""
+        if sampler.temperature == 0:
+            raise UserError("rollout temperature 0 makes every rollout of a group the same: set it above 0")
 
     def select(self, trajectory: Trajectory, live: Tensor, sample: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
         """(passes int64 [B,K], weights [B,K]) for methods that score chosen denoising passes."""

@@ -62,6 +62,7 @@ class EGSPO(Algorithm):
         return 0.0
 
     def check(self, sampler: SamplerConfig, group_size: int) -> None:
+        super().check(sampler, group_size)
         if self.select_rule != "all" and self.steps > sampler.max_passes:
             raise UserError(
                 f"algorithm.steps {self.steps} exceeds the {sampler.max_passes} denoising passes of the sampler: "
@@ -69,8 +70,6 @@ class EGSPO(Algorithm):
             )
         if sampler.guidance > 0:
             raise UserError(f"rollout guidance {sampler.guidance} has no step kernel: set it to 0 for {self.name}")
-        if sampler.temperature == 0:
-            raise UserError("rollout temperature 0 makes every rollout of a group the same: set it above 0")
         delayed = sampler.suppress_stop == "delay"
         if self.score == "kernel" and delayed and sampler.remasking in TOKEN_FREE_RULES - {"random"}:
             raise UserError(

@@ -18,7 +18,12 @@ from maskgrad.models.policy import Policy
 from maskgrad.models.tokenizer import load_tokenizer
 from maskgrad.randomness import generator
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 def load_policy(

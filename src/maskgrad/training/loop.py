@@ -7,13 +7,8 @@ rollouts of that batch only, because they are a pure function of weights, seed a
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -33,22 +28,17 @@ from maskgrad.tasks.registry import make_task
 from maskgrad.training import checkpoint, optim
 from maskgrad.training.checkpoint import Progress
 from maskgrad.training.collect import collect
+from maskgrad.training.interrupt import Interrupted, Interruptible, TrainingStopped
 from maskgrad.training.update import Prepared, prepare, update
 
 
-class Interrupted(Exception):
-    """Ctrl-C: the run was saved and can be resumed."""
+def set_threads(threads: int) -> None:
+    """Intra-op CPU threads; 0 leaves torch's own choice."""
+    if threads:
+        torch.set_num_threads(threads)
 
 
-class TrainingStopped(RuntimeError):
-    """Too many non-finite updates in a row; the last good weights are in the last checkpoint."""
-
-
-def set_threads(threads: int) -> int:
-    """Intra-op CPU threads; 0 means one per core but at most 2 (tiny models do not gain from more)."""
-    chosen = threads or min(2, os.cpu_count() or 1)
-    torch.set_num_threads(chosen)
-    return chosen
+__all__ = ["Interrupted", "TrainingRun", "TrainingStopped", "set_threads"]
 
 
 class TrainingRun:
@@ -62,8 +52,7 @@ class TrainingRun:
         self.progress = Progress()
         self.buffer: Prepared | None = None
         self.reference = self._reference()
-        self.interrupt = False
-        self.in_whole = False
+        self.interruptible = Interruptible()
 
     def _reference(self) -> Policy | None:
         """The starting policy, kept only if a KL term reads it."""
@@ -128,7 +117,7 @@ class TrainingRun:
 
     def _go(self, resumed: bool) -> dict[str, Any]:
         self_test(self.task)
-        with Journal(self.out / FILE_NAME) as self.journal, self._signals():
+        with Journal(self.out / FILE_NAME) as self.journal, self.interruptible.guard(self._save_interrupted):
             header = self._header()
             if resumed:
                 self.console.show({"event": "run", "step": self.progress.step, **header})
@@ -163,14 +152,14 @@ class TrainingRun:
             self._collect()
         assert self.buffer is not None
         started = time.perf_counter()
-        with self._whole():
+        with self.interruptible.whole():
             index, reward = self.progress.buffer_index, float(self.buffer.batch.reward.mean())
             metrics = update(
                 self.policy, self.optimizer, self.algorithm, self.config, self.buffer, index, self.progress.step
             )
             self.progress.step += 1
             self.progress.buffer_index += 1
-            self._guard(metrics)
+            self._count_skipped(metrics["skipped"])
             if self.progress.buffer_index == self.algorithm.updates_per_batch:
                 self.buffer, self.progress.buffer_index = None, 0
             self._write(
@@ -180,6 +169,7 @@ class TrainingRun:
                 **metrics,
                 time={"seconds": time.perf_counter() - started},
             )
+            self._stop_if_sick()
             self._after_update()
 
     def _after_update(self) -> None:
@@ -189,9 +179,9 @@ class TrainingRun:
         if step % train.checkpoint_every == 0 or step == train.max_updates:
             self.save()
 
-    def _guard(self, metrics: dict[str, Any]) -> None:
-        """Count skipped updates, keep the batch that caused one, and stop after too many in a row."""
-        if not metrics["skipped"]:
+    def _count_skipped(self, skipped: bool) -> None:
+        """Count updates that were not finite, and keep the batch that caused one."""
+        if not skipped:
             self.progress.skipped_in_row = 0
             return
         self.progress.skipped += 1
@@ -200,11 +190,16 @@ class TrainingRun:
         folder.mkdir(exist_ok=True)
         torch.save(self.buffer, folder / f"step-{self.progress.step:06d}.pt")
         self._write("warning", message=f"update {self.progress.step} was not finite and was skipped")
-        if self.progress.skipped_in_row >= self.config.train.max_skipped_in_row:
-            raise TrainingStopped(
-                f"{self.progress.skipped_in_row} updates in a row were not finite; the weights before them are kept, "
-                f"the batches are in {folder}: lower optim.lr, or tighten the clip"
-            )
+
+    def _stop_if_sick(self) -> None:
+        """Stop after too many skipped updates in a row; the weights, which are the last good ones, are saved."""
+        if self.progress.skipped_in_row < self.config.train.max_skipped_in_row:
+            return
+        folder = self.save()
+        raise TrainingStopped(
+            f"{self.progress.skipped_in_row} updates in a row were not finite; the last good weights are in {folder}, "
+            f"the batches in {self.out / 'skipped'}: lower optim.lr, or tighten the clip"
+        )
 
     def _collect(self) -> None:
         c = self.config
@@ -221,7 +216,7 @@ class TrainingRun:
             "seconds": seconds,
             "tokens_per_second": collected.metrics["live_tokens"] / seconds,
         }
-        with self._whole():  # counters, buffer and journal move together
+        with self.interruptible.whole():  # counters, buffer and journal move together
             self.buffer = buffer
             self.progress.cursor += len(examples)
             self.progress.batches += 1
@@ -280,44 +275,9 @@ class TrainingRun:
         checkpoint.prune(self.out, self.config.train.keep_checkpoints)
         return folder
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Ctrl-C inside waits until the block is whole."""
-        self.in_whole = True
-        yield
-        self.in_whole = False
-        if self.interrupt:
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """On Ctrl-C save at the last whole update and say how to go on; a second one stops at once."""
-
-        def handle(_number: int, _frame: FrameType | None) -> None:
-            if self.interrupt or not self.in_whole:
-                raise KeyboardInterrupt
-            self.interrupt = True
-
-        try:
-            previous = signal.signal(signal.SIGINT, handle)
-        except ValueError:  # not the main thread: the caller owns the signals
-            yield
-            return
-        try:
-            yield
-        except KeyboardInterrupt:
-            self.console.close()
-            if self.in_whole:
-                raise
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._save_interrupted()
-            raise Interrupted(
-                f"interrupted at update {self.progress.step}; continue with --resume {self.out}"
-            ) from None
-        finally:
-            signal.signal(signal.SIGINT, previous)
-
-    def _save_interrupted(self) -> None:
+    def _save_interrupted(self) -> str:
         """The journal may hold lines of a phase that the checkpoint does not contain; resume cuts them off."""
+        self.console.close()
         if self.progress.step > 0 and not (self.out / "checkpoints" / f"step-{self.progress.step:06d}").exists():
             self.save()
+        return f"interrupted at update {self.progress.step}; continue with --resume {self.out}"

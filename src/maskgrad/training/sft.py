@@ -1,12 +1,4 @@
-"""Supervised masked-diffusion training (LLaDA 2502.09992 eq. 3 and 5): the prompt is never masked.
-
-count: l ~ U{1..n}, exactly l of the n answer positions hidden,  loss_i = (1/n) (n/l) sum_hidden -log p(x_k | z)
-time:  t ~ U(0,1), each answer position hidden with probability t, loss_i = (1/n) (1/t) sum_hidden -log p(x_k | z)
-
-The answer is padded with end-of-text to the canvas width. `padding: score` treats the padding as ordinary answer
-tokens, so the model learns to fill a canvas that is wider than the answer; `padding: first_eos` trains the first
-end-of-text only, keeps everything behind it hidden and never scores it.
-"""
+"""One supervised masked-diffusion run: stages, checkpoints, resume. The objective is in corpus.py."""
 
 from __future__ import annotations
 
@@ -20,8 +12,6 @@ from torch import Tensor
 
 from maskgrad import randomness
 from maskgrad.config import SftConfig, StageConfig, dump, read_yaml
-from maskgrad.diffusion import masking
-from maskgrad.diffusion.trajectory import live_mask
 from maskgrad.errors import UserError
 from maskgrad.evaluation.evaluate import evaluate, examples_of
 from maskgrad.models.families import family_of
@@ -31,7 +21,6 @@ from maskgrad.models.tokenizer import (
     build_character_tokenizer,
     check_prompt_length,
     encode_prompt,
-    encode_text,
     left_pad,
 )
 from maskgrad.reporting.console import Console
@@ -40,45 +29,9 @@ from maskgrad.settings import parse
 from maskgrad.tasks.base import Task
 from maskgrad.tasks.registry import make_task
 from maskgrad.training import checkpoint, optim
-from maskgrad.training.loop import TrainingStopped, set_threads
-
-
-def answer_rows(policy: Policy, texts: list[str], length: int) -> Tensor:
-    """Token ids of the answers padded with end-of-text to int64 [B,length]. A longer answer is a UserError."""
-    rows = []
-    for text in texts:
-        ids = encode_text(policy.need_tokenizer(), text)
-        if len(ids) > length:
-            raise UserError(f"answer {text!r} has {len(ids)} tokens but sampler.gen_length is {length}: raise it")
-        rows.append(ids + [policy.special.eos] * (length - len(ids)))
-    return torch.tensor(rows)
-
-
-def maskable(answer: Tensor, stops: tuple[int, ...], padding: str) -> Tensor:
-    """Answer positions that are trained, bool [B,L]."""
-    return torch.ones_like(answer, dtype=torch.bool) if padding == "score" else live_mask(answer, stops)
-
-
-def draw_masks(objective: str, allowed: Tensor, sample: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """(hidden bool [B,L], weight fp32 [B,1]) of one draw per row; weight n/l or 1/t times 1/n."""
-    noise = randomness.uniform(randomness.row_keys(seed, "sft.token", sample), allowed.shape[1])
-    level = randomness.uniform(randomness.row_keys(seed, "sft.level", sample), 1)[:, 0]
-    n = allowed.sum(1)
-    if objective == "count":
-        hidden_count = masking.uniform_count(level, 1, n)
-        return masking.hide_count(noise, allowed, hidden_count), (1.0 / hidden_count).to(torch.float32)[:, None]
-    return masking.hide_rate(noise, allowed, level[:, None]), (1.0 / (level * n)).to(torch.float32)[:, None]
-
-
-def masked_loss(
-    policy: Policy, prompt: Tensor, real: Tensor, answer: Tensor, hidden: Tensor, scored: Tensor, weight: Tensor
-) -> Tensor:
-    """Mean over rows of the weighted cross-entropy at the scored positions. Shapes: [B,P], [B,L], weight [B,1]."""
-    tokens = torch.cat([prompt, torch.where(hidden, policy.special.mask, answer)], 1)
-    attend = torch.cat([real, torch.ones_like(hidden)], 1)
-    logits = policy.logits(policy.hidden_at(tokens, attend, scored))
-    loss = torch.nn.functional.cross_entropy(logits, answer[scored], reduction="none")
-    return (loss * weight.expand_as(scored)[scored]).sum() / len(answer)
+from maskgrad.training.corpus import answer_rows, draw_masks, maskable, masked_loss
+from maskgrad.training.interrupt import Interruptible, TrainingStopped
+from maskgrad.training.loop import set_threads
 
 
 def initial_policy(config: SftConfig, out: Path) -> Policy:
@@ -104,6 +57,7 @@ class SupervisedRun:
         self.optimizer = optim.adamw(policy, config.optim)
         self.progress = checkpoint.Progress()
         self.total = sum(stage.updates for stage in config.stages)
+        self.interruptible = Interruptible()
 
     @classmethod
     def new(cls, config: SftConfig, out: Path, console: Console | None = None) -> SupervisedRun:
@@ -143,7 +97,7 @@ class SupervisedRun:
         return run
 
     def train(self) -> dict[str, Any]:
-        with Journal(self.out / FILE_NAME) as self.journal:
+        with Journal(self.out / FILE_NAME) as self.journal, self.interruptible.guard(self._save_interrupted):
             header = {
                 "recipe": self.config.recipe,
                 "algorithm": "sft",
@@ -156,7 +110,8 @@ class SupervisedRun:
             else:
                 self.console.show({"event": "run", "step": self.progress.step, **header})
             while self.progress.step < self.total:
-                self._update()
+                with self.interruptible.whole():
+                    self._update()
             result = self._evaluate()
             checkpoint.save_final(self.out / "final", self.policy, self.config.sampler, self.config.model.save_dtype)
             self._write("end", reason="completed")
@@ -236,6 +191,12 @@ class SupervisedRun:
         folder = self.out / "checkpoints" / f"step-{self.progress.step:06d}"
         checkpoint.save(folder, self.policy, self.optimizer, self.progress, None, self.journal.size())
         checkpoint.prune(self.out, 1)
+
+    def _save_interrupted(self) -> str:
+        self.console.close()
+        if self.progress.step > 0:
+            self._save()
+        return f"interrupted at update {self.progress.step}; continue with --resume {self.out}"
 
     def _evaluate(self) -> dict[str, Any]:
         c = self.config

@@ -58,7 +58,7 @@ def test_an_answer_longer_than_the_canvas_is_refused(policy: Policy) -> None:
 def test_padding_policies(policy: Policy) -> None:
     rows = answers(policy, "12", "123412")
     assert bool(maskable(rows, policy.special.stops, "score").all())
-    for policy_name in ("first_eos", "hide"):
+    for policy_name in ("first_eos",):
         allowed = maskable(rows, policy.special.stops, policy_name)
         assert allowed.tolist() == [[True, True, True, False, False, False], [True] * 6]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from maskgrad.cli import main
@@ -105,7 +106,10 @@ def test_too_many_skipped_updates_in_a_row_end_the_run(
         run.start()
     assert str(tmp_path / "run" / "skipped") in str(caught.value) and "optim.lr" in str(caught.value)
     assert run.progress.step == 6
-    assert checkpoint.steps(tmp_path / "run")[-1][0] == 4, "nothing is saved from a broken state"
+    assert checkpoint.steps(tmp_path / "run")[-1][0] == 6, "the last good weights are saved"
+    good = load_file(tmp_path / "run" / "checkpoints" / "step-000004" / "model" / "model.safetensors")
+    last = load_file(tmp_path / "run" / "checkpoints" / "step-000006" / "model" / "model.safetensors")
+    assert all(torch.equal(good[name], last[name]) for name in good)
     assert not (tmp_path / "run" / "final").exists()
 
 

@@ -1,0 +1,269 @@
+"""What each command does. Heavy imports happen inside, so that the command line answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from maskgrad.errors import UserError
+
+
+def _no_rest(rest: list[str], command: str) -> None:
+    if rest:
+        raise UserError(f"{command} does not know {rest[0]!r}: see maskgrad {command} --help")
+
+
+def _write_json(path: str | None, value: Any) -> None:
+    if path is None:
+        return
+    try:
+        Path(path).write_text(json.dumps(value, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror}): choose another file") from None
+
+
+def _writable(path: str | None) -> None:
+    """Refuse an output file that cannot be written before any long work."""
+    if path is not None and not os.access(Path(path).resolve().parent, os.W_OK):
+        raise UserError(f"cannot write {path}: its folder does not exist or is read-only")
+    if path is not None and Path(path).is_dir():
+        raise UserError(f"cannot write {path}: it is a folder, name a file in it")
+
+
+def _start_or_resume(known: argparse.Namespace, rest: list[str]) -> None:
+    if known.resume is not None and (rest or known.recipe or known.out or getattr(known, "algorithm", None)):
+        raise UserError("--resume takes every setting from the run's own config.yaml: leave other options out")
+    if known.resume is None and known.recipe is None:
+        raise UserError("give either a recipe to start or --resume DIR to continue")
+
+
+def train(known: argparse.Namespace, rest: list[str]) -> int:
+    _writable(known.json)
+    _start_or_resume(known, rest)
+    from maskgrad.reporting.console import Console
+    from maskgrad.training.interrupt import Interrupted, TrainingStopped
+    from maskgrad.training.loop import TrainingRun
+
+    console = Console(quiet=known.quiet)
+    try:
+        if known.resume is not None:
+            result = TrainingRun.reopen(Path(known.resume), console=console).resume()
+            out = Path(known.resume)
+        else:
+            from maskgrad.config import parse_overrides, run_config
+
+            config = run_config(known.recipe, parse_overrides(rest), known.algorithm)
+            out = Path(known.out or f"runs/{config.recipe}-{config.algorithm.name}-seed{config.seed}")
+            result = TrainingRun.new(config, out, console=console).start()
+    except Interrupted as stop:
+        print(f"maskgrad: {stop}", file=sys.stderr)
+        return 130
+    except TrainingStopped as stop:
+        print(f"maskgrad: {stop}", file=sys.stderr)
+        return 1
+    _write_json(known.json, result)
+    return _told(known.quiet, f"model: {out}/final   journal: {out}/journal.jsonl")
+
+
+def sft(known: argparse.Namespace, rest: list[str]) -> int:
+    _writable(known.json)
+    _start_or_resume(known, rest)
+    from maskgrad.reporting.console import Console
+    from maskgrad.training.interrupt import Interrupted, TrainingStopped
+    from maskgrad.training.sft import SupervisedRun
+
+    console = Console(quiet=known.quiet)
+    if known.resume is not None:
+        out = Path(known.resume)
+        run = SupervisedRun.reopen(out, console)
+    else:
+        from maskgrad.config import parse_overrides, sft_config
+
+        config = sft_config(known.recipe, parse_overrides(rest))
+        out = Path(known.out or f"runs/{config.recipe}-seed{config.seed}")
+        run = SupervisedRun.new(config, out, console)
+    try:
+        result = run.train()
+    except Interrupted as stop:
+        print(f"maskgrad: {stop}", file=sys.stderr)
+        return 130
+    except TrainingStopped as stop:
+        print(f"maskgrad: {stop}", file=sys.stderr)
+        return 1
+    _write_json(known.json, result)
+    return _told(known.quiet, f"model: {out}/final   journal: {out}/journal.jsonl")
+
+
+def _told(quiet: bool, text: str) -> int:
+    if not quiet:
+        print(text)
+    return 0
+
+
+def task_settings(text: str, **extra: Any) -> dict[str, Any]:
+    """`name:key=value,key=value` as task settings; values are read as YAML."""
+    from maskgrad.config import _yaml_value
+
+    name, _, pairs = text.partition(":")
+    out: dict[str, Any] = {"name": name}
+    for pair in filter(None, re.split(r",(?=\w+=)", pairs)):  # a value may hold commas: blanks=[8,12]
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--task {text!r}: {pair!r} is not key=value")
+        out[key] = _yaml_value(value)
+    return {**out, **{k: v for k, v in extra.items() if v is not None}}
+
+
+def _load(known: argparse.Namespace) -> Any:
+    import torch
+
+    from maskgrad.config import ModelConfig
+    from maskgrad.models.load import load_policy
+    from maskgrad.settings import parse
+
+    torch.set_num_threads(known.threads)
+    model = parse(ModelConfig, {"path": known.model, "dtype": known.dtype, "device": known.device}, "model options")
+    return load_policy(model.path, dtype=model.dtype, device=model.device)
+
+
+def sampler_settings(known: argparse.Namespace) -> Any:
+    """Sampler from the options; what is left out comes from the model's own sampler.json, if it has one."""
+    from maskgrad.diffusion.schedule import SAMPLER_FILE, SamplerConfig
+    from maskgrad.models.files import find_folder, read_json
+    from maskgrad.settings import parse
+
+    file = find_folder(known.model) / SAMPLER_FILE
+    values: dict[str, Any] = read_json(file) if file.is_file() else {}
+    names = [
+        "gen_length",
+        "block_length",
+        "steps",
+        "threshold",
+        "temperature",
+        "remasking",
+        "guidance",
+        "suppress_stop",
+    ]
+    given = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
+    if given.get("gen_length", values.get("gen_length")) != values.get("gen_length"):
+        values = {name: v for name, v in values.items() if name not in ("block_length", "steps")}  # of another canvas
+    if "threshold" in given:
+        values.pop("steps", None)
+    if "steps" in given:
+        values.pop("threshold", None)
+    values |= given
+    if "gen_length" not in values:
+        raise UserError(f"{known.model} states no canvas length: give --gen-length")
+    return parse(SamplerConfig, values, "sampler options")
+
+
+def evaluate(known: argparse.Namespace, rest: list[str]) -> int:
+    _no_rest(rest, "eval")
+    _writable(known.json)
+    _writable(known.outputs)
+    from maskgrad.tasks.registry import make_task
+
+    task = make_task(task_settings(known.task, prompt=known.protocol, file=known.file))
+    sampler = sampler_settings(known)
+    policy = _load(known)
+    from maskgrad.evaluation.evaluate import evaluate as run
+
+    size = task.size(known.split)
+    count = known.limit or size or 200
+    found = run(
+        policy,
+        task,
+        known.split,
+        count,
+        sampler,
+        micro_batch=known.micro_batch,
+        max_prompt_length=known.max_prompt_length,
+        seed=known.seed,
+        progress=lambda done, total: (
+            print(f"\r{done}/{total}", end="", file=sys.stderr) if sys.stderr.isatty() else None
+        ),
+    )
+    result = {"model": known.model, "file": known.file, **found.result}
+    _write_json(known.json, result)
+    if known.outputs:
+        Path(known.outputs).write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in found.items))
+    from maskgrad.reporting.console import Console
+
+    Console().show({"event": "eval", "step": None, **result, "time": {"wall": time.time()}})
+    return 0
+
+
+def sample(known: argparse.Namespace, rest: list[str]) -> int:
+    _no_rest(rest, "sample")
+    _writable(known.json)
+    _writable(known.trace)
+    prompts: list[Any] = list(known.prompt)
+    if bool(prompts) == bool(known.task):
+        raise UserError("give --prompt TEXT (may be repeated) or --task NAME")
+    if not all(str(prompt).strip() for prompt in prompts):
+        raise UserError(f"--prompt {prompts!r} has an empty text: give every prompt some")
+    if known.task:
+        from maskgrad.tasks.registry import make_task
+
+        task = make_task(task_settings(known.task))
+        prompts = [task.example("test", i).prompt for i in range(min(known.count, task.size("test") or known.count))]
+    sampler = sampler_settings(known)
+    policy = _load(known)
+    import torch
+
+    from maskgrad.diffusion.batching import decode, prompt_batch, sample_in_chunks
+    from maskgrad.diffusion.sampler import Record
+    from maskgrad.evaluation.trace import trace
+
+    batch = prompt_batch(policy, prompts, torch.arange(len(prompts)), known.max_prompt_length)
+    path = sample_in_chunks(policy, batch, sampler, known.seed, Record(), known.micro_batch)
+    texts = decode(policy, path.tokens)
+    for prompt, text in zip(prompts, texts, strict=True):
+        print(f"{prompt}\n  -> {text}")
+    rows = [
+        {"prompt": p, "completion": t, "tokens": path.tokens[i].tolist()}
+        for i, (p, t) in enumerate(zip(prompts, texts, strict=True))
+    ]
+    _write_json(known.json, {"model": known.model, "sampler": sampler.model_dump(mode="json"), "samples": rows})
+    if known.trace:
+        _write_json(known.trace, trace(policy, prompts, path, sampler))
+    return 0
+
+
+def recipes(known: argparse.Namespace, rest: list[str]) -> int:
+    _no_rest(rest, "recipes")
+    _writable(known.json)
+    from importlib import resources
+
+    from maskgrad.algorithms import ALGORITHMS
+    from maskgrad.config import read_recipe, recipe_names
+    from maskgrad.tasks.registry import TASKS
+
+    if known.name is not None:
+        import yaml
+
+        settings = read_recipe(known.name)
+        print(yaml.safe_dump(settings, sort_keys=False), end="")
+        _write_json(known.json, settings)
+        return 0
+    listed = {name: read_recipe(name) for name in recipe_names()}
+    assets = resources.files("maskgrad") / "assets"
+    models = sorted(p.name for p in assets.iterdir() if p.is_dir()) if assets.is_dir() else []
+    for name, values in listed.items():
+        print(f"{name:28} {'sft' if 'stages' in values else 'train'}   {values.get('about', '')}")
+    print(f"\nalgorithms  {', '.join(ALGORITHMS)}\ntasks       {', '.join(sorted(TASKS))}")
+    print(f"models      {', '.join('maskgrad:' + m for m in models)}")
+    about = {name: values.get("about", "") for name, values in listed.items()}
+    _write_json(
+        known.json, {"recipes": about, "algorithms": list(ALGORITHMS), "tasks": sorted(TASKS), "models": models}
+    )
+    return 0
+
+
+COMMANDS = {"train": train, "sft": sft, "sample": sample, "eval": evaluate, "recipes": recipes}
