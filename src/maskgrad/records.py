@@ -82,7 +82,7 @@ class MaskedViews:
 
     hidden: Tensor  # bool [B,N,T]; where the network sees MASK
     scored: Tensor  # bool [B,N,L]; log-prob of the target is read here
-    weight: Tensor  # fp32 [B,N,L]; coefficient inside the lower estimate
+    weight: Tensor  # fp32 or fp64 [B,N,L]; coefficient inside the lower estimate, cast to the log-probs' dtype
     unit: Tensor  # int64 [B,N,L]; unit the position belongs to
     units: int  # number of units U
     tail: Tensor | None = None  # bool [B,N,L]; log tail mass is read here (exact kernel, eq. in likelihood/kernel.py)
@@ -127,6 +127,7 @@ class Counts:
     live_tokens: float
     units: float
     scored_tokens: float
+    views: float = 0.0  # views that score something
 
 
 @dataclass(frozen=True, kw_only=True)
