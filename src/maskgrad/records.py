@@ -91,6 +91,7 @@ class MaskedViews:
     exclude_forbidden: bool = False  # normalise over the ids the sampler may emit (step kernels) or over all (bounds)
     suppress_stop: str = "none"  # the sampler's treatment of stop tokens, see SamplerConfig
     threshold: float | None = None  # the sampler's commit threshold, if any
+    guidance: float = 0.0  # classifier-free guidance: logits = un + (1 + guidance) (cond - un), un = prompt hidden
 
     def restrict(self, active: Tensor) -> MaskedViews:
         """The same views with nothing scored outside `active` (bool [B,N])."""

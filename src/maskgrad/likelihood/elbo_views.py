@@ -46,6 +46,12 @@ def exact_count(
     count = masking.uniform_count(stratified(batch, seed, "views.stratum", use, draws), 0, n[:, None])
     noise = _draws(batch, seed, "views.token", use, draws, length)
     first = masking.hide_count(noise, domain[:, None].expand(rows, draws, length), count)
+    return counted(batch, first, domain, coupled)
+
+
+def counted(batch: RolloutBatch, first: Tensor, domain: Tensor, coupled: bool) -> MaskedViews:
+    """Views and weights of `exact_count` for given masks `first` bool [B,N,L] inside `domain` bool [B,L]."""
+    n = domain.sum(1)
     chosen = [first, domain[:, None] & ~first] if coupled else [first]
     scored = torch.stack(chosen, 2).flatten(1, 2)  # pairs stay neighbours: [B, draws * (2 if coupled), L]
     number = scored.shape[1]
