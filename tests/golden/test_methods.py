@@ -93,7 +93,7 @@ def test_spg(name: str) -> None:
 
 @pytest.mark.parametrize("name", files(LOSSES, "espo/espo_*", INDEX))
 def test_espo(name: str) -> None:
-    """Sequence ratio on the token scale with its clip, k2 of the summed ELBO over L: loss, gradient, KL, gated share."""
+    """Sequence ratio on the token scale with its clip, k2 of the summed ELBO over L: loss, gradient, KL, gates."""
     entry, file = INDEX[name], load_file(LOSSES / f"{name}.safetensors")
     length = float(entry["completion_length_used"])
     algorithm = ESPO(beta=entry["beta"], clip_low=1 - entry["epsilon_low"], clip_high=1 + entry["epsilon_high"])
