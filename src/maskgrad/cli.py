@@ -250,6 +250,8 @@ def sampler_settings(known: argparse.Namespace) -> Any:
         "suppress_stop",
     ]
     given = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
+    if given.get("gen_length", values.get("gen_length")) != values.get("gen_length"):
+        values = {name: v for name, v in values.items() if name not in ("block_length", "steps")}  # of another canvas
     if "threshold" in given:
         values.pop("steps", None)
     if "steps" in given:

@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from maskgrad.config import RunConfig, merge, run_config
+from maskgrad.training import loop
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The command line sets the number of threads of the process; leave it as it was."""
-    before = torch.get_num_threads()
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One thread where the settings leave the number open, and at the end the number there was."""
+    before, real = torch.get_num_threads(), loop.set_threads
+    monkeypatch.setattr(loop, "set_threads", lambda threads: real(threads or 1))
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)

@@ -1,4 +1,8 @@
-"""Likelihood proxies against values recorded from the authors' code on a tiny LLaDA, on the recorded noisy batches."""
+"""Likelihood proxies against values recorded from the authors' code on a tiny LLaDA, on the recorded noisy batches.
+
+Errors caught: 1/beta missing; tau inverted; omega on the wrong bound; draws summed; padding attended; hidden tokens in
+the input; one-shot completion of the next state; tokens of the next pass; top-k of the lowest entropy.
+"""
 
 from __future__ import annotations
 

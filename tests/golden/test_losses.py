@@ -1,4 +1,8 @@
-"""`policy_loss` and the advantages against losses recorded from the authors' trainers: values and gradients."""
+"""`policy_loss` and the advantages against losses recorded from the authors' trainers: values and gradients.
+
+Errors caught: max for min in the clip; symmetric gate; k3 with the other sign; token scale not divided; aggregations
+swapped; returns not divided by 1 + lambda; length weights or the cap dropped; state after instead of before the pass.
+"""
 
 from __future__ import annotations
 

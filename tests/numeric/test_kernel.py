@@ -78,8 +78,8 @@ def check_kernel(toy: Toy, state, sampler: SamplerConfig, count: int, score: str
 def test_kernel_is_the_merged_probability(name: str, rule: str, tau: float) -> None:
     """Value = log of the merged probability, gradient = merged score, sum over next states 1, E[score] = 0 (O3, O12).
 
-    Deliberate errors caught: tail mass untempered; MASK left in the normaliser of p^tau; tail dropped; `<` for `<=`
-    in the later-position test is caught by the tie test below.
+    Deliberate errors caught: tail mass untempered; MASK left in the normaliser of p^tau; tail dropped; tail over later
+    blocks; state after the pass.
     """
     state, block, count = STATES[name]
     check_kernel(Toy(seed=1), state, setting(rule, tau, block, count), count)
@@ -96,8 +96,8 @@ def test_kernel_of_the_threshold_rule(state, theta: float, tau: float) -> None:
 
 @pytest.mark.parametrize("tau", [1.0, 0.7])
 def test_kernel_with_ties(tau: float) -> None:
-    """Equal logits at all positions and tokens: every rank ties, leftmost first. Error caught: `<` in place of the
-    position-aware `<=` (sum over next states above or below 1)."""
+    """Equal logits at all positions and tokens: every rank ties, leftmost first. Errors caught: `<` without the
+    position rule; ties rightmost first."""
     for keep in (0.0, 1.0):  # all tied | tied across positions only
         toy = Toy(seed=3)
         with torch.no_grad():
@@ -170,7 +170,9 @@ def test_proposal_score_averages_to_the_kernel_score(rule: str, tau: float) -> N
 
 @pytest.mark.parametrize("tau", [1.0, 0.5])
 def test_revealed_is_exact_only_where_the_rule_ignores_tokens(tau: float) -> None:
-    """`revealed` equals the kernel for token-free rules and not for low_confidence (spec 2.1)."""
+    """`revealed` equals the kernel for token-free rules and not for low_confidence (spec 2.1).
+
+    Error caught: a tail given to `revealed`."""
     toy, state = Toy(seed=6), (M, M, M, M)
     for rule in RULES[:-1]:
         check_kernel(toy, state, setting(rule, tau, 4, 2), 2, "revealed")

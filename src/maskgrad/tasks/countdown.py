@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,6 @@ from maskgrad.tasks.settings import choice, optional_path, share, span, switch, 
 
 GRADER = "countdown strict 1"
 REASONING = "Signs and order are chosen so that every number is used once and the target is met."
-
-_EXCHANGED = str.maketrans("+-", "-+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +114,14 @@ class CountdownTask(Task):
         return completion_text(self.settings.prompt, self._gold(example), REASONING)
 
     def wrong_mode_target(self, example: Example) -> str:
-        """The gold completion with + and - exchanged.
+        """The gold completion with its first number written again in place of its last: 12+7-3 becomes 12+7-12.
 
-        It is still right where the changed terms cancel out (as in 5+3-3), and for golds without + and -.
+        Operators stay as they were. It is right only where the two numbers are equal.
         """
-        return completion_text(self.settings.prompt, self._gold(example).translate(_EXCHANGED), REASONING)
+        gold = self._gold(example)
+        first, *_, last = re.finditer(r"\d+", gold)
+        wrong = gold[: last.start()] + first.group() + gold[last.end() :]
+        return completion_text(self.settings.prompt, wrong, REASONING)
 
     def _gold(self, example: Example) -> str:
         numbers, target = example.columns["numbers"], example.columns["target"]

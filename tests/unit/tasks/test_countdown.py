@@ -141,12 +141,12 @@ def test_golds_are_short_and_bracketless_and_keep_the_order_of_the_numbers() -> 
         assert read_statement(gold).numbers == tuple(example.columns["numbers"])
 
 
-def test_wrong_mode_exchanges_plus_and_minus_and_is_mostly_wrong() -> None:
+def test_wrong_mode_repeats_the_first_number_and_is_mostly_wrong() -> None:
     chosen = CountdownTask()
-    assert chosen.wrong_mode_target(item([12, 7, 3], 16)) == "12-7+3"
+    assert chosen.wrong_mode_target(item([12, 7, 3], 16)) == "12+7-12"
     examples = [chosen.example("train", index) for index in range(300)]
     right = [chosen.grade(example, chosen.wrong_mode_target(example)).correct for example in examples]
-    assert 0 < sum(right) < 30  # right only where the other terms cancel
+    assert 0 < sum(right) < 30  # right only where first and last number are equal
 
 
 def test_examples_are_pure_functions_of_seed_split_and_index() -> None:
