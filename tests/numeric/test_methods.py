@@ -243,6 +243,16 @@ def test_wd1_gradient_is_weighted_likelihood() -> None:
     torch.testing.assert_close(gradient(algorithm, batch, 1), truth, rtol=0, atol=1e-12)
 
 
+def test_weight_one_does_not_read_old() -> None:
+    """weights none: an old policy given to the loss changes nothing. Error caught: weight exp(d)."""
+    lower = torch.tensor([[1.0], [2.0]], dtype=D, requires_grad=True)
+    group, live = torch.zeros(2, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool)
+    a = torch.tensor([[1.0], [-1.0]], dtype=D)
+    for old in (None, one_token(torch.zeros(2, 1, dtype=D))):
+        total = policy_loss(WD1().objective(), one_token(lower), a, group, live, ONE, old).total
+        assert torch.equal(torch.autograd.grad(total, lower)[0], -a)
+
+
 def test_spg_kinds() -> None:
     """R4: elbo = mix with omega 0 = length-weighted ELBO policy gradient; zero keeps the positive samples."""
     batch = rollouts(new_toy(), SPG())
