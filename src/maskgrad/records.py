@@ -82,7 +82,7 @@ class MaskedViews:
 
     hidden: Tensor  # bool [B,N,T]; where the network sees MASK
     scored: Tensor  # bool [B,N,L]; log-prob of the target is read here
-    weight: Tensor  # fp32 [B,N,L]; coefficient inside the lower estimate
+    weight: Tensor  # fp32 or fp64 [B,N,L]; coefficient inside the lower estimate, cast to the log-probs' dtype
     unit: Tensor  # int64 [B,N,L]; unit the position belongs to
     units: int  # number of units U
     tail: Tensor | None = None  # bool [B,N,L]; log tail mass is read here (exact kernel, eq. in likelihood/kernel.py)
@@ -91,6 +91,7 @@ class MaskedViews:
     exclude_forbidden: bool = False  # normalise over the ids the sampler may emit (step kernels) or over all (bounds)
     suppress_stop: str = "none"  # the sampler's treatment of stop tokens, see SamplerConfig
     threshold: float | None = None  # the sampler's commit threshold, if any
+    guidance: float = 0.0  # classifier-free guidance: logits = un + (1 + guidance) (cond - un), un = prompt hidden
 
     def restrict(self, active: Tensor) -> MaskedViews:
         """The same views with nothing scored outside `active` (bool [B,N])."""
@@ -127,6 +128,7 @@ class Counts:
     live_tokens: float
     units: float
     scored_tokens: float
+    views: float = 0.0  # views that score something
 
 
 @dataclass(frozen=True, kw_only=True)

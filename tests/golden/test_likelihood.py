@@ -58,15 +58,14 @@ def inputs() -> RolloutBatch:
 
 @pytest.mark.parametrize("name", files("d1_mean_field_*"))
 def test_mean_field(policy, name: str) -> None:
-    """Token log-probs of the hidden completion, at and behind the stop token too."""
-    if INDEX[name]["cfg_scale"] > 0:
-        pytest.skip("guided likelihoods are not offered")
+    """Token log-probs of the hidden completion, at and behind the stop token too, with and without guidance."""
     file, batch = load_file(FOLDER / f"{name}.safetensors"), inputs()
     hidden = (file["perturbed"] == policy.special.mask).transpose(0, 1)
     assert bool(hidden[:, :, 6:].all())
     shape = views.mean_field(batch, 0, p_prompt=INDEX[name]["p_mask_prompt"], draws=2)
     scored = torch.ones_like(shape.scored)
-    seen = MaskedViews(hidden=hidden, scored=scored, weight=shape.weight, unit=shape.unit, units=16)
+    guidance = INDEX[name]["cfg_scale"]
+    seen = MaskedViews(hidden=hidden, scored=scored, weight=shape.weight, unit=shape.unit, units=16, guidance=guidance)
     logp = score(policy, batch, seen, 3)
     torch.testing.assert_close(logp.transpose(0, 1), file["per_token_logps"], **LOGP)
     lower = bounds.token_units(logp, seen).lower

@@ -46,11 +46,36 @@ def centred(reward: Tensor, group: Tensor, std: str | None = None, floor: float 
     return centre[:, None]
 
 
+def softmax_difference(reward: Tensor, group: Tensor, positive_only: bool = False) -> Tensor:
+    """wd1 (2507.08838): A_i = w+_i - w-_i, w+ = softmax(a), w- = softmax(-a) over the group, a = R - mean.
+
+    [B] -> [B,1]. `positive_only` keeps w+. A group whose rewards are all equal carries no signal and gets exactly zero.
+    """
+    centre = centred(reward, group)[:, 0]
+    plus = (centre - segment_logsumexp(centre, group)).exp()
+    minus = (-centre - segment_logsumexp(-centre, group)).exp()
+    value = plus if positive_only else plus - minus
+    index, count = _index(group)
+    edges = [torch.zeros(count, dtype=reward.dtype, device=reward.device) for _ in range(2)]
+    top, low = (
+        e.scatter_reduce(0, index, reward, kind, include_self=False)[index]
+        for e, kind in zip(edges, ("amax", "amin"), strict=True)
+    )
+    return torch.where(top > low, value, torch.zeros_like(value))[:, None]
+
+
 def leave_one_out(reward: Tensor, group: Tensor) -> Tensor:
     """A_i = R_i - mean of the other members (RLOO). [B] -> [B,1]; a group of one gets zero."""
     size = group_size(group)
     others = (group_sum(reward, group) - reward) / (size - 1).clamp(min=1)
     return torch.where(size > 1, reward - others, torch.zeros_like(reward))[:, None]
+
+
+def sample_deviation(reward: Tensor, group: Tensor) -> Tensor:
+    """Standard deviation of each row's group with divisor G - 1. [B] -> [B,1]; 0 in a group of one."""
+    size = group_size(group)
+    centre = reward - group_sum(reward, group) / size
+    return (group_sum(centre**2, group) / (size - 1).clamp(min=1)).sqrt()[:, None]
 
 
 def stepwise_returns(reward: Tensor, step_reward: Tensor, lam: float | Tensor, normalise: bool) -> Tensor:

@@ -67,6 +67,11 @@ class Algorithm(Settings):
         return False
 
     @property
+    def wants_trajectory(self) -> bool:
+        """Whether the views need the commit map although no passes are selected."""
+        return False
+
+    @property
     def updates_per_batch(self) -> int:
         return self.epochs * self.minibatches
 
@@ -97,4 +102,5 @@ def count(batch: RolloutBatch, views: MaskedViews) -> Counts:
         live_tokens=float(batch.live[active].sum()),
         units=float(unit_mask(views).sum()),
         scored_tokens=float(views.scored.sum()),
+        views=float(views.scored.any(-1).sum()),
     )

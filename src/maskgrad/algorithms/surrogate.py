@@ -18,7 +18,17 @@ from maskgrad.algorithms.advantages import group_sum, segment_logsumexp
 from maskgrad.records import Counts, LossSum, Units
 from maskgrad.settings import Settings
 
-Coefficient = Literal["token_mean", "group_sum", "step_mean", "step_token_mean", "length_mean", "row_mean"]
+Coefficient = Literal[
+    "token_mean",  # 1 / live tokens
+    "group_sum",  # 1 / groups
+    "step_mean",  # 1 / units
+    "step_token_mean",  # 1 / scored tokens
+    "length_mean",  # live tokens of the row / live tokens
+    "row_mean",  # 1 / rows
+    "slice_mean",  # 1 / (views * tokens of the unit's view)
+    "fixed_length",  # 1 / (views * canvas length)
+    "view_mean",  # 1 / views: summed inside a view
+]
 
 
 class Objective(Settings):
@@ -31,8 +41,14 @@ class Objective(Settings):
     clip_low: float = Field(default=0.0, ge=0)
     clip_high: float = Field(default=math.inf, gt=0)
     self_normalise: Literal["none", "group"] = "none"
+    weights: Literal["ratio", "none"] = (
+        "ratio"  # score form: exp(d), clipped and normalised | 1, the old policy is not read
+    )
     recentre: bool = False
     kl: Literal["none", "k1", "k2", "k3"] = "none"
+    kl_to: Literal["reference", "old"] = "reference"
+    kl_scale: Literal["ratio", "summed"] = "ratio"  # k(r) on the ratio scale | k(summed r) / size
+    kl_coef: Coefficient | None = None  # None: the coefficients of the policy term
     beta: float = Field(default=0.0, ge=0)
     log_bound: float = Field(default=20.0, gt=0)
     allow_fresh_masks: bool = False
@@ -45,7 +61,35 @@ class Objective(Settings):
             raise ValueError(f"kl {self.kl!r} and beta {self.beta} contradict each other: set both or neither")
         if self.form == "ratio" and (self.clip == "always" or self.self_normalise != "none" or self.recentre):
             raise ValueError("unconditional clip, self-normalisation and recentring need the score form")
+        if self.clip == "ppo":
+            if self.form == "score":
+                raise ValueError(
+                    "clip 'ppo' gates a ratio that carries the gradient: use it with form 'ratio', or 'always'"
+                )
+            if not self.clip_low <= 1 <= self.clip_high:
+                raise ValueError(
+                    f"clip_low {self.clip_low} and clip_high {self.clip_high} must enclose ratio 1: "
+                    "use for example 0.8 and 1.2"
+                )
+        if self.allow_fresh_masks and self.needs_reference:
+            raise ValueError("a KL to the reference needs the masks of the current policy: share them (masks 'epoch')")
+        if self.weights == "none" and (self.form == "ratio" or self.clip != "none" or self.self_normalise != "none"):
+            raise ValueError("weights 'none' means weight 1 in the score form, without clip and self-normalisation")
+        if self.kl_scale == "summed" and self.ratio_scale != "token":
+            raise ValueError(
+                "kl_scale 'summed' divides the KL of a summed unit by its size: use it with ratio_scale 'token'"
+            )
         return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss reads the starting policy."""
+        return self.beta > 0 and self.kl_to == "reference"
+
+    @property
+    def needs_old(self) -> bool:
+        """Whether the loss of a second update reads the policy that sampled."""
+        return self.weights == "ratio" or (self.beta > 0 and self.kl_to == "old")
 
 
 def log_ratio(new: Units, old: Units, scale: str, allow_fresh_masks: bool = False) -> Tensor:
@@ -99,6 +143,12 @@ def coefficients(kind: Coefficient, units: Units, live: Tensor, counts: Counts) 
         value = ones / max(counts.units, 1.0)
     elif kind == "step_token_mean":
         value = ones / max(counts.scored_tokens, 1.0)
+    elif kind == "slice_mean":
+        value = ones / (max(counts.views, 1.0) * units.size)
+    elif kind == "fixed_length":
+        value = ones / (max(counts.views, 1.0) * live.shape[1])
+    elif kind == "view_mean":
+        value = ones / max(counts.views, 1.0)
     elif kind == "length_mean":
         value = live.sum(1, keepdim=True).to(ones.dtype) / max(counts.live_tokens, 1.0) * ones
     else:
@@ -116,6 +166,18 @@ def kl_estimate(kind: str, r: Tensor) -> Tensor:
     return torch.expm1(-r) + r
 
 
+def kl_term(objective: Objective, new: Units, anchor: Units) -> Tensor:
+    """k(r) [B,U], zero where the unit does not exist. `summed`: k of the summed log-ratio, divided by the unit's size
+    (ESPO 2512.03759: k2(ELBO - ELBO_ref) / L). Bounded before exp; k1 and k2 have no exp and no bound."""
+    summed = objective.kl_scale == "summed"
+    fresh = objective.allow_fresh_masks and objective.kl_to == "old"
+    r = log_ratio(new, anchor, "sequence" if summed else objective.ratio_scale, fresh)
+    if objective.kl == "k3":
+        r = r.clamp(-objective.log_bound, objective.log_bound)
+    value = kl_estimate(objective.kl, r)
+    return torch.where(new.mask, value / new.size if summed else value, 0.0)
+
+
 def policy_loss(
     objective: Objective,
     new: Units,
@@ -130,7 +192,8 @@ def policy_loss(
     coef = coefficients(objective.coef, new, live, counts)
     advantage = advantage.to(new.lower.dtype).expand_as(new.lower)
     base = old if old is not None else _detached(new)
-    d = log_ratio(new, base, objective.ratio_scale, objective.allow_fresh_masks)
+    read = base if objective.weights == "ratio" else _detached(new)
+    d = log_ratio(new, read, objective.ratio_scale, objective.allow_fresh_masks)
     bounded = d.clamp(-objective.log_bound, objective.log_bound)
     if objective.form == "ratio":
         term, clipped, weight = _ratio_term(objective, bounded, advantage)
@@ -139,11 +202,12 @@ def policy_loss(
     total = -torch.where(new.mask, term * coef, 0.0).sum()
     metrics = _ratio_metrics(d, new.mask, advantage, clipped, weight, objective)
     if objective.kl != "none":
-        if reference is None:
+        anchor = reference if objective.kl_to == "reference" else base
+        if anchor is None:
             raise ValueError(f"kl {objective.kl!r} needs a reference policy")
-        r = log_ratio(new, reference, objective.ratio_scale).clamp(-objective.log_bound, objective.log_bound)
-        kl = torch.where(new.mask, kl_estimate(objective.kl, r), 0.0)
-        total = total + objective.beta * (kl * coef).sum()
+        kl = kl_term(objective, new, anchor)
+        kl_coef = coef if objective.kl_coef is None else coefficients(objective.kl_coef, new, live, counts)
+        total = total + objective.beta * (kl * kl_coef).sum()
         metrics["kl"] = (float(kl.detach().sum()), float(new.mask.sum()))
     return LossSum(total=total, metrics=metrics)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -10,11 +12,39 @@ from maskgrad.records import MaskedViews, Units
 
 def token_units(logp: Tensor, views: MaskedViews) -> Units:
     """Mean-field token likelihoods (d1 2504.12216 eq. 3): lower[b,k] = sum_n weight_nk lp_nk; U = L."""
-    lower = torch.where(views.scored, views.weight * logp, 0.0).sum(1)
+    lower = torch.where(views.scored, views.weight.to(logp.dtype) * logp, 0.0).sum(1)
     mask = views.scored.any(1)
     return Units(
         lower=lower, upper=lower, mask=mask, size=torch.ones_like(lower), per_token=True, views=views.fingerprint()
     )
+
+
+def sequence_units(logp: Tensor, views: MaskedViews, size: Tensor | None = None) -> Units:
+    """Summed sequence estimate: lower[b] = sum_n sum_k weight_nk lp_nk; U = 1.
+
+    With the weights of `elbo_views.exact_count` an unbiased ELBO (ESPO 2512.03759), with weight 1 on mean-field
+    views wd1's sum of token log-probs. `size` [B] = tokens the estimate covers, default: distinct scored positions.
+    """
+    lower = torch.where(views.scored, views.weight.to(logp.dtype) * logp, 0.0).sum((1, 2))
+    size = views.scored.any(1).sum(-1) if size is None else size
+    return Units(
+        lower=lower[:, None],
+        upper=lower[:, None],
+        mask=views.scored.any(-1).any(-1)[:, None],
+        size=size.clamp(min=1).to(lower.dtype)[:, None],
+        per_token=False,
+        views=views.fingerprint(),
+    )
+
+
+def slice_units(logp: Tensor, views: MaskedViews) -> Units:
+    """Token likelihoods of trajectory slices; size = scored tokens of the slice of the token; U = L.
+
+    TraceRL (2509.06949): rho_k = exp(lp_k - lp_old_k) at the state in which the token was committed.
+    """
+    units = token_units(logp, views)
+    per_slice = views.scored.sum(-1, keepdim=True).to(units.lower.dtype)
+    return replace(units, size=torch.where(views.scored, per_slice, 0.0).sum(1).clamp(min=1))
 
 
 def step_units(logp: Tensor, views: MaskedViews, weight: Tensor | None = None) -> Units:

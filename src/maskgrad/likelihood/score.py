@@ -33,6 +33,11 @@ def score_rows(policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Ten
     read = scored | tail
     inputs = torch.where(hidden, policy.special.mask, tokens)
     states = policy.hidden_at(inputs, batch.attend[row], read)
+    if views.guidance > 0:
+        real = batch.attend[row].clone()
+        real[:, batch.prompt_length :] = False
+        blind = torch.where(real, policy.special.mask, inputs)
+        states = torch.cat([states, policy.hidden_at(blind, batch.attend[row], read)], -1)
     at_row, position = read.nonzero(as_tuple=True)
     values = _read(policy, views, states, at_row, position, target[read], scored[read], len(row))
     if not bool(values.isfinite().all()):
@@ -77,7 +82,11 @@ def _read(
 
 def _log_probs(policy: Policy, views: MaskedViews, states: Tensor) -> tuple[Tensor, Tensor]:
     """Untempered log-probs over all ids, and log-probs at the views' temperature over the ids that count."""
-    logits = policy.logits(states)
+    if views.guidance > 0:
+        known, blind = (policy.logits(s) for s in states.chunk(2, -1))
+        logits = blind + (1 + views.guidance) * (known - blind)
+    else:
+        logits = policy.logits(states)
     logp = logits.log_softmax(-1)
     if views.temperature == 1.0 and not views.exclude_forbidden:
         return logp, logp

@@ -45,12 +45,16 @@ def mean_field(batch: RolloutBatch, seed: int, use: int = 0, *, p_prompt: float,
     return MaskedViews(hidden=hidden, scored=scored, weight=weight, unit=unit, units=length)
 
 
-def choose_blocks(noise: Tensor, used: Tensor) -> Tensor:
+def choose_blocks(noise: Tensor, used: Tensor, modulo: bool = False) -> Tensor:
     """One block per draw: distinct while draws <= used, otherwise balanced repeats. noise [B,N,nb] -> int64 [B,N].
 
-    Each cycle of `used` draws is a fresh uniform permutation of the used blocks.
+    Each cycle of `used` draws is a fresh uniform permutation of the used blocks. `modulo` (released, biased): one
+    permutation of all blocks, modulo the number of used ones; further draws start another permutation.
     """
     rows, draws, blocks = noise.shape
+    if modulo:
+        permutations = noise[:, : -(-draws // blocks)].argsort(-1).flatten(1)
+        return permutations[:, :draws] % used[:, None]
     allowed = torch.arange(blocks, device=noise.device) < used[:, None]
     order = torch.where(allowed[:, None], noise, torch.inf).argsort(-1)  # [B,N,nb], row n = permutation of cycle n
     index = torch.arange(draws, device=noise.device).expand(rows, draws)
@@ -70,6 +74,7 @@ def block_bound(
     score_later_blocks: bool = True,
     score_context: bool = True,
     perturb_completion: bool = True,
+    modulo: bool = False,
 ) -> MaskedViews:
     """SPG (2510.09541) block-wise masks. Modes: block_random, block_all, random, all.
 
@@ -87,7 +92,7 @@ def block_bound(
     inside = live[:, None].expand(rows, draws, length)
     if mode.startswith("block"):
         noise = _draws(batch, seed, "views.block", use, draws, int(block_of[-1]) + 1)
-        chosen = choose_blocks(noise, used)[:, :, None]
+        chosen = choose_blocks(noise, used, modulo)[:, :, None]
         later, inside = block_of > chosen, inside & (block_of == chosen)
     if mode in ("all", "block_all"):
         partial = inside

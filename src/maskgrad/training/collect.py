@@ -97,7 +97,7 @@ def _with_steps(
     assert path is not None
     chosen = algorithm.select(path, batch.live, batch.sample, seed)
     if chosen is None:
-        return replace(batch, trajectory=None)
+        return batch if algorithm.wants_trajectory else replace(batch, trajectory=None)
     steps, weight = chosen
     batch = replace(batch, selected=steps, selected_weight=weight)
     if not algorithm.wants_one_shot:

@@ -56,7 +56,7 @@ class TrainingRun:
 
     def _reference(self) -> Policy | None:
         """The starting policy, kept only if a KL term reads it."""
-        if self.algorithm.objective().beta == 0:
+        if not self.algorithm.objective().needs_reference:
             return None
         reference = load_policy(self.config.model.path, dtype=self.config.model.dtype, device=self.config.model.device)
         return reference.requires_grad_(False)

@@ -49,7 +49,7 @@ def prepare(
     advantage = algorithm.advantage(batch)
     objective = algorithm.objective()
     uses = sorted({view_use(algorithm, e, numerator=False) for e in range(algorithm.epochs)})
-    reused = algorithm.updates_per_batch > 1 or algorithm.masks == "fresh"
+    reused = objective.needs_old and (algorithm.updates_per_batch > 1 or algorithm.masks == "fresh")
     old: list[Tensor] = []
     ref: list[Tensor] = []
     for use in uses:
@@ -57,7 +57,7 @@ def prepare(
         if reused:
             views_old = views if objective.beta > 0 else _with_signal(views, batch, advantage)
             old.append(scorer.score(policy, batch, views_old, config.train.micro_batch))
-        if objective.beta > 0:
+        if objective.needs_reference:
             assert reference is not None, "a KL term needs a reference policy"
             ref.append(scorer.score(reference, batch, views, config.train.micro_batch))
     return Prepared(batch=batch, advantage=advantage, old=old, reference=ref)
@@ -137,7 +137,7 @@ def _backward(
 
     def loss_of(logp: Tensor) -> LossSum:
         new = algorithm.units(logp, views, batch)
-        old = None if first else _old_units(algorithm, config, prepared, views, slot)
+        old = None if first or not prepared.old else _old_units(algorithm, config, prepared, views, slot)
         reference = algorithm.units(prepared.reference[slot], views, batch) if prepared.reference else None
         return policy_loss(
             algorithm.objective(), new, prepared.advantage, batch.group, batch.live, counts, old, reference
