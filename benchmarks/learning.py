@@ -47,9 +47,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     known, extra = parser.parse_known_args()
     known.out.mkdir(parents=True, exist_ok=True)
-    cells = itertools.product(known.recipes.split(","), known.algorithms.split(","), map(int, known.seeds.split(",")))
+    names = itertools.product(map(int, known.seeds.split(",")), known.recipes.split(","), known.algorithms.split(","))
     with ThreadPoolExecutor(known.jobs) as pool:
-        runs = list(pool.map(lambda cell: train(*cell, known.out, extra), cells))
+        runs = list(pool.map(lambda cell: train(cell[1], cell[2], cell[0], known.out, extra), names))
+    runs.sort(key=lambda run: run.name)
     table = results_table(before_after(runs), COLUMNS)
     (known.out / "table.md").write_text(table + "\n")
     print(table)
