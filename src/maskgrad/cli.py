@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from maskgrad.commands import COMMANDS
-from maskgrad.errors import UserError
+from maskgrad.errors import BrokenModel, UserError
 
 SETTINGS_HELP = "any setting can be changed as --leaf.path VALUE, for example --optim.lr 1e-4 (see the recipe's YAML)"
 
@@ -103,6 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"maskgrad: {error}", file=sys.stderr)
         return 2
+    except BrokenModel as error:
+        print(f"maskgrad: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("maskgrad: interrupted", file=sys.stderr)
         return 130

@@ -221,7 +221,7 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     from maskgrad.diffusion.sampler import Record
     from maskgrad.evaluation.trace import trace
 
-    batch = prompt_batch(policy, prompts, torch.arange(len(prompts)), known.max_prompt_length)
+    batch = prompt_batch(policy, prompts, torch.arange(len(prompts)), known.max_prompt_length, sampler.gen_length)
     path = sample_in_chunks(policy, batch, sampler, known.seed, Record(), known.micro_batch)
     texts = decode(policy, path.tokens)
     for prompt, text in zip(prompts, texts, strict=True):

@@ -52,7 +52,8 @@ class OptimConfig(Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     warmup_updates: int = Field(default=0, ge=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"  # decays to `final_share` of lr at the last update
+    # linear and cosine fall towards `final_share` of lr, which the update after the last one would have.
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
     final_share: float = Field(default=0.0, ge=0, le=1)
 
 
@@ -99,8 +100,16 @@ class RunConfig(Settings):
         return self.eval.changed(self.rollout.sampler)
 
     @model_validator(mode="after")
-    def _eval_fits(self) -> RunConfig:
+    def _fits(self) -> RunConfig:
         self.eval_sampler()
+        prompts, steps = self.rollout.prompts_per_batch, getattr(self.algorithm, "steps", 1)
+        split = getattr(self.algorithm, "split", "groups")
+        most = {"groups": prompts, "slots": steps, "states": prompts * self.rollout.group_size * steps}[split]
+        if self.algorithm.minibatches > most:
+            raise ValueError(
+                f"algorithm.minibatches {self.algorithm.minibatches} leaves some without anything to score: "
+                f"use at most {most} with split by {split}"
+            )
         return self
 
 

@@ -13,6 +13,10 @@ class UserError(ValueError):
     """
 
 
+class BrokenModel(RuntimeError):
+    """The network's outputs are NaN or infinite: its weights are broken, and no method can help."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Sentence fragment naming the closest valid name, or all of them when none is close."""
     names = sorted(set(valid))

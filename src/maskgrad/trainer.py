@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from maskgrad.algorithms import Algorithm
-from maskgrad.config import RunConfig, merge
+from maskgrad.config import RunConfig, dump, merge
 from maskgrad.errors import UserError
 from maskgrad.reporting.console import Console
 from maskgrad.settings import parse
@@ -30,7 +30,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: str,
+        model: str | Path,
         algorithm: Algorithm,
         *,
         out: str | Path,
@@ -44,6 +44,13 @@ class Trainer:
     ):
         """Either `task` names a built-in task, or `train_dataset` (rows with a `prompt` column) and `reward_funcs`
         define one; `eval_dataset` is then the held-out set (default: the training prompts)."""
+        if not isinstance(algorithm, Algorithm):
+            raise UserError(f"algorithm {algorithm!r} is no method: pass for example EGSPO()")
+        if not isinstance(config, Mapping):
+            raise UserError(f"config {config!r} is no mapping of settings: pass a dict")
+        for data in (train_dataset, eval_dataset):
+            if data is not None and not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+                raise UserError(f"dataset {type(data).__name__} has no length: pass a list or a datasets.Dataset")
         if (task is None) == (train_dataset is None):
             raise UserError("pass either task, or train_dataset with reward_funcs")
         self.task: Task
@@ -55,7 +62,7 @@ class Trainer:
             held_out = train_dataset if eval_dataset is None else eval_dataset
             rows = {"train": train_dataset, "validation": held_out}
             self.task, settings = CustomTask(rows, reward_funcs, reward_weights), {"name": "custom"}
-        values = merge({"model": {"path": model}, "task": settings, "algorithm": algorithm.model_dump()}, config)
+        values = merge({"model": {"path": str(model)}, "task": settings, "algorithm": algorithm.model_dump()}, config)
         self.config = parse(RunConfig, values, "config")
         self.config.algorithm.check(self.config.rollout.sampler, self.config.rollout.group_size)
         self.out, self.quiet = Path(out), quiet
@@ -64,5 +71,8 @@ class Trainer:
         """Run to the end (or continue the run in `out`); returns the last evaluation."""
         console = Console(quiet=self.quiet)
         if resume:
+            stored = self.out / "config.yaml"
+            if stored.is_file() and stored.read_text() != dump(self.config):
+                raise UserError(f"the settings differ from those {stored} was started with: resume with the same ones")
             return TrainingRun.reopen(self.out, self.task, console).resume()
         return TrainingRun.new(self.config, self.out, self.task, console).start()

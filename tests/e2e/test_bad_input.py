@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+import maskgrad
 from maskgrad import Trainer
 from maskgrad.algorithms import EGSPO, DiffuGRPO
 from maskgrad.cli import main
 from maskgrad.config import RunConfig
 from maskgrad.diffusion import batching
 from maskgrad.errors import UserError
+from maskgrad.reporting.journal import FILE_NAME, read
 from maskgrad.training import checkpoint, loop
 from maskgrad.training.loop import TrainingRun, TrainingStopped
 
@@ -476,16 +479,18 @@ def test_a_reward_function_that_fails_later(tmp_path: Path, monkeypatch: pytest.
 
     def late(prompts: list[str], completions: list[str], answer: list[str]) -> list[float]:
         calls.append(len(prompts))
-        return [0.0] * (len(prompts) if len(calls) == 1 else 0)
+        return [0.0] * (len(prompts) if len(calls) <= 3 else 0)
 
+    # two calls before the run (one a split), the evaluation at step 0, then the first batch
     with pytest.raises(UserError, match="reward function late returned 0 values, expected 4"):
         trainer(tmp_path / "run", late).train()
-    assert calls == [2, 4]
+    assert calls == [2, 2, 2, 4]
+    assert read(tmp_path / "run" / FILE_NAME)[-1]["reason"].startswith("stopped: reward function late")
 
 
 def test_reward_functions_that_always_abstain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    with pytest.raises(TrainingStopped, match="no rollout of the batch has a usable reward"):
+    with pytest.raises(TrainingStopped, match="0 usable rewards of 4 rollouts"):
         trainer(tmp_path / "run", lambda prompts, completions, answer: [None] * len(prompts)).train()
 
 
@@ -497,3 +502,49 @@ def test_a_python_run_cannot_be_resumed_from_the_command_line(
     line = complaint(capsys, "train", "--resume", tmp_path / "run")
     assert str(tmp_path / "run") in line and "Trainer" in line
     assert os.path.isdir(tmp_path / "run" / "final")
+
+
+def broken_copy(folder: Path) -> Path:
+    """The shipped Sudoku model with one weight that is not a number."""
+    source = Path(maskgrad.__file__).parent / "assets" / "base_sudoku_tiny"
+    shutil.copytree(source, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.transformer.ln_f.weight"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_a_broken_model_is_a_failure_and_never_an_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    model = broken_copy(tmp_path / "model")
+    assert main(["eval", "--model", str(model), "--task", "sudoku", "--gen-length", "16", "--limit", "2"]) == 1
+    assert "not finite" in capsys.readouterr().err
+    out = tmp_path / "run"
+    assert main(["train", "smoke", "--model.path", str(model), "--out", str(out), "--quiet"]) == 1
+    assert "not finite" in capsys.readouterr().err and not (out / "final").exists()
+    assert read(out / FILE_NAME)[-1]["reason"].startswith("stopped: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--algorithm", "stabledrl", "--algorithm.minibatches", "9"], ["minibatches 9", "at most 4"]),
+        (["--algorithm", "egspo", "--algorithm.split", "slots", "--algorithm.minibatches", "6"], ["minibatches 6"]),
+        (["--rollout.sampler.gen_length", "250", "--rollout.sampler.block_length", "250"], ["250", "256"]),
+    ],
+)
+def test_settings_that_cannot_fit(
+    arguments: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = complaint(capsys, "train", "smoke", *arguments, "--out", tmp_path / "run")
+    assert all(word in line for word in words)
+
+
+def test_resume_refuses_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    trainer(tmp_path / "run").train()
+    other = trainer(tmp_path / "run", rows=[{"prompt": "1234", "answer": "4"}] * 2)
+    with pytest.raises(UserError, match="has changed since it was started"):
+        other.train(resume=True)

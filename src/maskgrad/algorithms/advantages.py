@@ -33,12 +33,21 @@ def segment_logsumexp(value: Tensor, group: Tensor) -> Tensor:
     return out if value.dim() == 2 else out[:, 0]
 
 
+def from_lowest(value: Tensor, group: Tensor) -> Tensor:
+    """value [B] or [B,K] minus the lowest value of the row's group: equal values become exactly zero, not rounding."""
+    index, count = _index(group)
+    lowest = value if value.dim() == 1 else value.amin(1)
+    low = torch.zeros(count, dtype=value.dtype, device=value.device)
+    low = low.scatter_reduce(0, index, lowest, "amin", include_self=False)[index]
+    return value - (low if value.dim() == 1 else low[:, None])
+
+
 def centred(reward: Tensor, group: Tensor, std: str | None = None, floor: float = 1e-4) -> Tensor:
     """A_i = R_i - mean_group R (GRPO without the division, d1 2504.12216 eq. 2). [B] -> [B,1].
 
     std "population" divides by the group's standard deviation; a group whose deviation is below `floor` keeps zero.
     """
-    size = group_size(group)
+    size, reward = group_size(group), from_lowest(reward, group)
     centre = reward - group_sum(reward, group) / size
     if std is not None:
         deviation = (group_sum(centre**2, group) / size).sqrt()
@@ -66,7 +75,7 @@ def softmax_difference(reward: Tensor, group: Tensor, positive_only: bool = Fals
 
 def leave_one_out(reward: Tensor, group: Tensor) -> Tensor:
     """A_i = R_i - mean of the other members (RLOO). [B] -> [B,1]; a group of one gets zero."""
-    size = group_size(group)
+    size, reward = group_size(group), from_lowest(reward, group)
     others = (group_sum(reward, group) - reward) / (size - 1).clamp(min=1)
     return torch.where(size > 1, reward - others, torch.zeros_like(reward))[:, None]
 
@@ -98,6 +107,8 @@ def stepwise(
     rank_mean (released): minus the group mean of the same slot, self included. outcome_mean_plus_delta (released):
     group-centred final reward plus `delta` [B,K], which is not centred.
     """
+    if centring in ("pooled_loo", "rank_mean"):  # both take out any constant of the group
+        returns = from_lowest(torch.where(used, returns, returns.amax()), group)
     filled = torch.where(used, returns, 0.0)
     if centring == "pooled_loo":
         own, count = filled.sum(1), used.sum(1).to(returns.dtype)

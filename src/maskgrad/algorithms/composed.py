@@ -103,6 +103,7 @@ class Composed(Algorithm):
         return self.surrogate.model_copy(update={"allow_fresh_masks": self.masks == "fresh"})
 
     def check(self, sampler: SamplerConfig, group_size: int) -> None:
+        super().check(sampler, group_size)
         steps = self._steps()
         if steps is not None:
             steps.check(sampler, group_size)

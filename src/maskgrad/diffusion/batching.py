@@ -11,12 +11,24 @@ from torch import Tensor
 
 from maskgrad.diffusion.sampler import KeyedNoise, Record, sample
 from maskgrad.diffusion.schedule import SamplerConfig
+from maskgrad.errors import UserError
 from maskgrad.models.policy import Policy
 from maskgrad.models.tokenizer import check_prompt_length, decode_completion, encode_prompt, left_pad
 from maskgrad.records import PromptBatch, Trajectory
 
 
-def prompt_batch(policy: Policy, prompts: Sequence[Any], sample_ids: Tensor, limit: int) -> PromptBatch:
+def check_window(policy: Policy, prompt_length: int, gen_length: int) -> None:
+    """Refuse a prompt and canvas that together exceed the positions the checkpoint was made for."""
+    if policy.max_length is not None and prompt_length + gen_length > policy.max_length:
+        raise UserError(
+            f"a prompt of {prompt_length} tokens and gen_length {gen_length} exceed the model's max_sequence_length "
+            f"{policy.max_length}: shorten one of them"
+        )
+
+
+def prompt_batch(
+    policy: Policy, prompts: Sequence[Any], sample_ids: Tensor, limit: int, gen_length: int
+) -> PromptBatch:
     """Left-padded prompts (text or chat messages) with their stream ids int64 [B].
 
     A prompt above `limit` tokens is a UserError, never cut.
@@ -26,6 +38,7 @@ def prompt_batch(policy: Policy, prompts: Sequence[Any], sample_ids: Tensor, lim
     rows = [known.get(str(p)) or known.setdefault(str(p), encode_prompt(tokenizer, p)) for p in prompts]
     for row in known.values():
         check_prompt_length(row, limit)
+        check_window(policy, len(row), gen_length)
     ids, real = left_pad(rows, policy.special.pad)
     return PromptBatch(ids=ids.to(policy.device), real=real.to(policy.device), sample=sample_ids.to(policy.device))
 

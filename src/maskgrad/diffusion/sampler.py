@@ -16,6 +16,7 @@ from torch import Tensor
 from maskgrad import randomness
 from maskgrad.diffusion import reveal
 from maskgrad.diffusion.schedule import SamplerConfig
+from maskgrad.errors import BrokenModel
 from maskgrad.models.policy import Policy
 from maskgrad.records import PromptBatch, Trajectory
 
@@ -137,6 +138,7 @@ class _Run:
         read = self.hidden[rows] if self.record.one_shot else window
         states = self.hidden_states(rows, read)
         row, position = read.nonzero(as_tuple=True)
+        inside = window[read]
         size = max(1, LOGIT_CHUNK // self.policy.vocab_rows)
         pieces = []
         for start in range(0, len(row), size):
@@ -144,12 +146,12 @@ class _Run:
             chunk = states[: len(row)][part]
             if self.config.guidance > 0:
                 chunk = torch.cat([chunk, states[len(row) :][part]])
-            pieces.append(self.read_positions(self.logits(chunk), rows[row[part]], position[part]))
+            pieces.append(self.read_positions(self.logits(chunk), rows[row[part]], position[part], inside[part]))
         flat = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
 
         def spread(name: str, fill: float) -> Tensor:
             out = torch.full(read.shape, fill, dtype=flat[name].dtype, device=read.device)
-            out[row, position] = flat[name]
+            out[read if name == "greedy" else window] = flat[name]
             return out
 
         if self.one_shot is not None:
@@ -164,12 +166,17 @@ class _Run:
         self.step[rows] += 1
         self.close_blocks(rows)
 
-    def read_positions(self, logits: Tensor, row: Tensor, position: Tensor) -> dict[str, Tensor]:
-        """Proposal, rank value and statistics of each position. logits fp32 [n,V]; row indexes the batch."""
+    def read_positions(self, logits: Tensor, row: Tensor, position: Tensor, inside: Tensor) -> dict[str, Tensor]:
+        """Greedy token of each position; proposal, rank value and statistics of those `inside` the active block."""
         config, vocab = self.config, logits.shape[-1]
+        if not bool(logits.amax(-1).isfinite().all()):
+            raise BrokenModel("the network's logits are not finite: its weights are broken")
+        greedy_everywhere = logits.masked_fill(self.banned, -torch.inf).argmax(-1)
+        if not bool(inside.all()):
+            logits, row, position = logits[inside], row[inside], position[inside]
         logp = logits.log_softmax(-1)
         allowed = logits.masked_fill(self.banned, -torch.inf)
-        greedy = allowed.argmax(-1)
+        greedy = greedy_everywhere[inside]
         step = self.step[row]
         tempered, token = logp, greedy
         if config.temperature > 0:
@@ -179,7 +186,7 @@ class _Run:
         order = self.noise.order(row, step, position) if config.remasking == "random" else logp[:, 0]
         out = {
             "token": token,
-            "greedy": greedy,
+            "greedy": greedy_everywhere,
             "logp": tempered.gather(1, token[:, None]).squeeze(1),
             "rank": reveal.rank_value(config.remasking, logp, token, self.delayed, order),
         }

@@ -49,7 +49,7 @@ def evaluate(
     for start in range(0, len(examples), micro_batch):
         part = examples[start : start + micro_batch]
         ids = torch.arange(start, start + len(part))
-        prompts = prompt_batch(policy, [e.prompt for e in part], ids, max_prompt_length)
+        prompts = prompt_batch(policy, [e.prompt for e in part], ids, max_prompt_length, sampler.gen_length)
         path = sample_in_chunks(policy, prompts, sampler, seed, Record(statistics=False), micro_batch)
         texts += decode(policy, path.tokens)
         if progress is not None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from maskgrad.errors import BrokenModel
 from maskgrad.likelihood import kernel
 from maskgrad.models.policy import Policy
 from maskgrad.records import MaskedViews, RolloutBatch
@@ -20,7 +21,7 @@ from maskgrad.records import MaskedViews, RolloutBatch
 LOGIT_CHUNK = 2**25
 
 
-class NonFiniteScore(RuntimeError):
+class NonFiniteScore(BrokenModel):
     """A scored log-prob is NaN or infinite: the network, not the method, is broken."""
 
 

@@ -45,9 +45,16 @@ def load_policy(
 
 
 def new_policy(
-    family: Family, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast | None, seed: int
+    family: Family,
+    config: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerFast | None,
+    seed: int,
+    *,
+    dtype: str = "float32",
 ) -> Policy:
-    """A randomly initialised fp32 model. `config` needs the sizes only; the rest is as in the published checkpoints.
+    """A randomly initialised model, drawn in fp32 and cast to `dtype`. `config` needs the sizes only.
+
+    The rest of the settings is as in the published checkpoints.
 
     Matrices are normal with std fan_in^-1/2, those that write into the residual stream smaller by (2 layers)^1/2,
     an untied head 0.02; norms are 1, biases 0.
@@ -58,7 +65,8 @@ def new_policy(
     ids = policy.special
     policy.config |= {"mask_token_id": ids.mask, "eos_token_id": ids.eos, "pad_token_id": ids.pad}
     draws, layers = generator(seed, "init"), len(policy.backbone.layers)
-    tensors = {name: _draw(name, p.shape, layers, draws) for name, p in policy.named_parameters()}
+    target = dtype_named(dtype)
+    tensors = {name: _draw(name, p.shape, layers, draws).to(target) for name, p in policy.named_parameters()}
     return policy.fill(tensors)
 
 

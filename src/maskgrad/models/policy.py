@@ -162,6 +162,12 @@ class Policy(nn.Module):
         self._checkpointing = on
 
     @property
+    def max_length(self) -> int | None:
+        """Positions the checkpoint was made for (prompt and canvas together), if its config says so."""
+        length = self.config.get("max_sequence_length")
+        return None if length is None else int(length)
+
+    @property
     def vocab_rows(self) -> int:
         return self.head.weight.shape[0]
 

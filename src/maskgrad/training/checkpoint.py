@@ -6,6 +6,7 @@ generator state: every draw of the library is named (see randomness.py), so coun
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -34,6 +35,17 @@ class Progress:
     buffer_index: int = 0
     skipped_in_row: int = 0
     skipped: int = 0
+    task: str = ""  # hash of the task the run was started with
+    reference: str = ""  # hash of the weights a KL term refers to, if there is one
+
+
+def weights_hash(policy: Policy) -> str:
+    """Hash of all parameters, names and bytes."""
+    digest = hashlib.blake2b(digest_size=12)
+    for name, tensor in policy.weights().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def write_atomic(folder: Path, fill: Any) -> None:

@@ -60,7 +60,9 @@ def collect(
     group = torch.arange(first_group, first_group + len(examples)).repeat_interleave(size)
     ids = group * size + torch.arange(size).repeat(len(examples))
     repeated = [e for e in examples for _ in range(size)]
-    prompts = prompt_batch(policy, [e.prompt for e in repeated], ids, config.max_prompt_length)
+    prompts = prompt_batch(
+        policy, [e.prompt for e in repeated], ids, config.max_prompt_length, config.sampler.gen_length
+    )
     record = Record(one_shot=algorithm.wants_one_shot, proposals=algorithm.wants_proposals)
     path = sample_in_chunks(policy, prompts, config.sampler, seed, record, config.micro_batch)
     paths.check_states(path, policy.special.mask)
@@ -80,7 +82,9 @@ def collect(
     )
     batch = _with_steps(policy, task, algorithm, batch, repeated, seed)
     kept, dropped = _usable(batch, grades)
-    metrics = _metrics(batch, grades, texts, path, dropped)
+    stops = torch.tensor(policy.special.stops, device=path.tokens.device)
+    unstopped = int((~torch.isin(path.tokens, stops).any(1)).sum())
+    metrics = _metrics(batch, grades, texts, path, dropped, unstopped)
     rows = [
         {"id": e.id, "prompt": e.prompt, "completion": t, "reward": g.reward, "correct": g.correct, "status": g.status}
         for e, t, g in zip(repeated, texts, grades, strict=True)
@@ -106,7 +110,13 @@ def _with_steps(
     rows, slots, length = guesses.shape
     texts = decode(policy, guesses.reshape(rows * slots, length))
     repeated = [e for e in examples for _ in range(slots)]
-    rewards = [g.reward for g in task.grade_batch(repeated, texts)]
+    # Members of a group share many guesses; each distinct one is graded once.
+    keys = [(e.id, text) for e, text in zip(repeated, texts, strict=True)]
+    distinct = {key: i for i, key in reversed(list(enumerate(keys)))}
+    chosen_rows = sorted(distinct.values())
+    graded = task.grade_batch([repeated[i] for i in chosen_rows], [texts[i] for i in chosen_rows])
+    verdict = {keys[i]: grade.reward for i, grade in zip(chosen_rows, graded, strict=True)}
+    rewards = [verdict[key] for key in keys]
     final = batch.reward[:, None].expand(rows, slots).reshape(-1).tolist()
     # A one-shot completion that no reward function judges contributes no difference to the final reward.
     values = [f if r is None else r for r, f in zip(rewards, final, strict=True)]
@@ -124,7 +134,7 @@ def _usable(batch: RolloutBatch, grades: Sequence[Grade]) -> tuple[Tensor, int]:
 
 
 def _metrics(
-    batch: RolloutBatch, grades: Sequence[Grade], texts: Sequence[str], path: Trajectory, dropped: int
+    batch: RolloutBatch, grades: Sequence[Grade], texts: Sequence[str], path: Trajectory, dropped: int, unstopped: int
 ) -> dict[str, Any]:
     groups: dict[int, list[int]] = {}
     for row, name in enumerate(batch.group.tolist()):
@@ -144,7 +154,7 @@ def _metrics(
         "groups": len(groups),
         "distinct_share": distinct,
         "empty_completions": sum(t == "" for t in texts),
-        "unstopped": int((~(~batch.live).any(1)).sum()),
+        "unstopped": unstopped,
         "live_tokens": int(batch.live.sum()),
         "passes": float(path.passes.to(torch.float32).mean()),
         "forwards": path.forwards,

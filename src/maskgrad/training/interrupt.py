@@ -27,7 +27,13 @@ class Interruptible:
     def whole(self) -> Iterator[None]:
         """Counters, weights and journal move together in here; Ctrl-C waits until the block is done."""
         self._inside = True
-        yield
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise  # a second Ctrl-C: the block is not whole, and `guard` must know
+        except BaseException:
+            self._inside = False
+            raise
         self._inside = False
         if self._asked:
             raise KeyboardInterrupt

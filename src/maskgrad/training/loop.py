@@ -15,7 +15,8 @@ import torch
 
 from maskgrad import randomness
 from maskgrad.config import RunConfig, dump, read_yaml
-from maskgrad.errors import UserError
+from maskgrad.diffusion.batching import check_window
+from maskgrad.errors import BrokenModel, UserError
 from maskgrad.evaluation.evaluate import evaluate, examples_of
 from maskgrad.models.load import load_policy
 from maskgrad.models.policy import Policy
@@ -53,6 +54,7 @@ class TrainingRun:
         self.buffer: Prepared | None = None
         self.reference = self._reference()
         self.interruptible = Interruptible()
+        policy.set_gradient_checkpointing(config.model.gradient_checkpointing)
 
     def _reference(self) -> Policy | None:
         """The starting policy, kept only if a KL term reads it."""
@@ -79,10 +81,14 @@ class TrainingRun:
             size = self.task.size(split)
             if size == 0:
                 raise UserError(f"split {split!r} of task {self.task.name!r} is empty: give it rows, or set eval.split")
-            prompts = [example.prompt for example in examples_of(self.task, split, size or 64)]
-            for prompt in prompts:
+            examples = examples_of(self.task, split, size or 64)
+            if len({tuple(sorted(example.columns)) for example in examples}) > 1:
+                raise UserError(f"rows of split {split!r} have different columns: give every row the same ones")
+            for prompt in {str(example.prompt): example.prompt for example in examples}.values():
                 row = encode_prompt(self.policy.need_tokenizer(), prompt)
                 check_prompt_length(row, self.config.rollout.max_prompt_length)
+                check_window(self.policy, len(row), self.config.rollout.sampler.gen_length)
+            self.task.grade_batch(examples[:2], [""] * len(examples[:2]))  # a reward function that fails does so now
 
     @classmethod
     def reopen(cls, out: Path, task: Task | None = None, console: Console | None = None) -> TrainingRun:
@@ -112,24 +118,52 @@ class TrainingRun:
         size = 0
         if found:
             self.progress, self.buffer, size = checkpoint.load_state(found[-1][1], self.optimizer)
+            self._check_same()
         checkpoint.rewind_journal(self.out, size)
         return self._go(resumed=bool(found))
 
+    def _check_same(self) -> None:
+        """Refuse to continue on other data, or with a KL term that refers to other weights."""
+        if self.progress.task != self.task.hash():
+            raise UserError(f"the task of {self.out} has changed since it was started: resume it with the same data")
+        if self.reference is not None and self.progress.reference != checkpoint.weights_hash(self.reference):
+            raise UserError(
+                f"{self.config.model.path} no longer holds the weights this run was started from, and its KL term "
+                "refers to them: put them back"
+            )
+
     def _go(self, resumed: bool) -> dict[str, Any]:
         self_test(self.task)
+        self.progress.task = self.task.hash()
+        if self.reference is not None:
+            self.progress.reference = checkpoint.weights_hash(self.reference)
         with Journal(self.out / FILE_NAME) as self.journal, self.interruptible.guard(self._save_interrupted):
-            header = self._header()
-            if resumed:
-                self.console.show({"event": "run", "step": self.progress.step, **header})
-            else:
-                self._write("run", **header)
-                self._evaluate()
-            while self.progress.step < self.config.train.max_updates:
-                self._one_update()
-            last = self._last_evaluation()
-            checkpoint.save_final(self.out / "final", self.policy, self.config.eval_sampler())
-            self._write("end", reason="completed")
+            try:
+                last = self._run(resumed)
+            except BrokenModel as error:  # such weights are not worth a checkpoint
+                kept = checkpoint.steps(self.out)
+                where = f"the last checkpoint is {kept[-1][1]}" if kept else "there is no checkpoint yet"
+                self._write("end", reason=f"stopped: {error}")
+                raise TrainingStopped(f"{error}; {where}: lower optim.lr, or check the model") from error
+            except (TrainingStopped, UserError) as error:
+                self._save_interrupted()
+                self._write("end", reason=f"stopped: {error}")
+                raise
         self.console.close()
+        return last
+
+    def _run(self, resumed: bool) -> dict[str, Any]:
+        header = self._header()
+        if resumed:
+            self.console.show({"event": "run", "step": self.progress.step, **header})
+        else:
+            self._write("run", **header)
+            self._evaluate()
+        while self.progress.step < self.config.train.max_updates:
+            self._one_update()
+        last = self._last_evaluation()
+        checkpoint.save_final(self.out / "final", self.policy, self.config.eval_sampler())
+        self._write("end", reason="completed")
         return last
 
     def _header(self) -> dict[str, Any]:
@@ -159,7 +193,7 @@ class TrainingRun:
             )
             self.progress.step += 1
             self.progress.buffer_index += 1
-            self._count_skipped(metrics["skipped"])
+            self._count_skipped(metrics)
             if self.progress.buffer_index == self.algorithm.updates_per_batch:
                 self.buffer, self.progress.buffer_index = None, 0
             self._write(
@@ -179,10 +213,10 @@ class TrainingRun:
         if step % train.checkpoint_every == 0 or step == train.max_updates:
             self.save()
 
-    def _count_skipped(self, skipped: bool) -> None:
-        """Count updates that were not finite, and keep the batch that caused one."""
-        if not skipped:
-            self.progress.skipped_in_row = 0
+    def _count_skipped(self, metrics: dict[str, Any]) -> None:
+        """Count updates that were not finite, and keep the batch that caused one. One without signal proves nothing."""
+        if not metrics["skipped"]:
+            self.progress.skipped_in_row = self.progress.skipped_in_row if metrics["views"] == 0 else 0
             return
         self.progress.skipped += 1
         self.progress.skipped_in_row += 1
@@ -208,7 +242,11 @@ class TrainingRun:
         first_group = self.progress.batches * c.rollout.prompts_per_batch
         collected = collect(self.policy, self.task, self.algorithm, c.rollout, examples, first_group, c.seed)
         if len(collected.batch) == 0:
-            raise TrainingStopped("no rollout of the batch has a usable reward: check the reward functions")
+            self._save_samples(collected.texts)
+            raise TrainingStopped(
+                f"0 usable rewards of {len(collected.texts)} rollouts ({collected.metrics['status']}): check the "
+                f"reward functions; some rollouts are in {self.out / 'samples'}"
+            )
         buffer = prepare(self.policy, self.reference, self.algorithm, c, collected.batch)
         seconds = time.perf_counter() - started
         clock = {

@@ -3,15 +3,55 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from maskgrad.config import OptimConfig
 
 
-def adamw(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
+class MasterAdamW(torch.optim.AdamW):
+    """AdamW that keeps fp32 masters of low-precision parameters.
+
+    A step of 1e-6 is far below half a unit in the last place of a bf16 weight and would be lost without them.
+    Parameters in fp32 or fp64 are their own masters. The masters are part of `state_dict`.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], **options: Any):
+        low = (torch.bfloat16, torch.float16)
+        masters = [p.detach().float().clone().requires_grad_(True) if p.dtype in low else p for p in parameters]
+        self.pairs = [(p, m) for p, m in zip(parameters, masters, strict=True) if m is not p]
+        super().__init__(masters, **options)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for parameter, master in self.pairs:
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+        result = super().step(closure)
+        for parameter, master in self.pairs:
+            parameter.copy_(master)
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for parameter, _ in self.pairs:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "masters": [master.detach() for _, master in self.pairs]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        state = dict(state_dict)
+        masters = state.pop("masters")
+        super().load_state_dict(state)
+        with torch.no_grad():
+            for (_, master), saved in zip(self.pairs, masters, strict=True):
+                master.copy_(saved)
+
+
+def adamw(model: nn.Module, config: OptimConfig) -> MasterAdamW:
+    return MasterAdamW(
         [p for p in model.parameters() if p.requires_grad],
         lr=config.lr,
         betas=config.betas,
@@ -52,8 +92,3 @@ def guarded_step(optimizer: torch.optim.Optimizer, loss: float, norm: float) -> 
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return healthy
-
-
-def weight_norm(model: nn.Module) -> float:
-    norms: list[Tensor] = [p.detach().norm() for p in model.parameters()]
-    return float(torch.stack(norms).norm())

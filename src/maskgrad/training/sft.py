@@ -42,7 +42,7 @@ def initial_policy(config: SftConfig, out: Path) -> Policy:
     assert model.architecture is not None and model.characters is not None
     tokenizer = build_character_tokenizer(model.characters, out / "tokenizer")
     family = family_of({"model_type": "llada", **model.architecture})
-    return new_policy(family, model.architecture, tokenizer, config.seed).to(model.device)
+    return new_policy(family, model.architecture, tokenizer, config.seed, dtype=model.dtype).to(model.device)
 
 
 class SupervisedRun:

@@ -162,4 +162,5 @@ def _old_units(algorithm: Algorithm, config: RunConfig, prepared: Prepared, view
     if algorithm.masks != "fresh":
         return algorithm.units(prepared.old[slot], views, prepared.batch)
     own = algorithm.views(prepared.batch, config.rollout.sampler, config.seed, view_use(algorithm, 0, numerator=False))
-    return algorithm.units(prepared.old[0], own.restrict(views.scored.any(-1)), prepared.batch)
+    rows = views.scored.any(-1).any(-1)  # fresh masks split by whole groups, so a row is in or out
+    return algorithm.units(prepared.old[0], own.restrict(rows[:, None].expand(views.scored.shape[:2])), prepared.batch)
