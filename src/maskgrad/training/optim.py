@@ -57,3 +57,9 @@ def guarded_step(optimizer: torch.optim.Optimizer, loss: float, norm: float) -> 
 def weight_norm(model: nn.Module) -> float:
     norms: list[Tensor] = [p.detach().norm() for p in model.parameters()]
     return float(torch.stack(norms).norm())
+
+
+def distance(model: nn.Module, start: list[Tensor]) -> float:
+    """Euclidean distance of the parameters from `start`, in the order of `model.parameters()`."""
+    parts = [(p.detach() - s).norm() for p, s in zip(model.parameters(), start, strict=True)]
+    return float(torch.stack(parts).norm())
