@@ -46,9 +46,9 @@ ABOUT = {
 }
 
 #: Sequence proxies: independent masks and a ratio of whole sequences | shared masks and a ratio of means per token.
-#: Two draws, because the EUBO of a single one is the ELBO up to a constant.
+#: Several draws, because the EUBO of a single one is the ELBO up to a constant.
 PROXY: dict[Setting, dict[str, Any]] = {
-    "noisy": {"epochs": 4, "draws": 2, "masks": "fresh", "ratio_scale": "sequence"},
+    "noisy": {"epochs": 4, "draws": 4, "masks": "fresh", "ratio_scale": "sequence"},
     "inflate": {"epochs": 2, "draws": 4, "masks": "shared", "ratio_scale": "token"},
 }
 BOUND = {"p_context": 0.0, "score": "eubo", "beta_eubo": 1.5}
@@ -59,19 +59,13 @@ OWN: dict[tuple[str, Setting], dict[str, Any]] = {
     ("espo", "inflate"): {"beta": 0.0},
     ("egspo", "noisy"): {"masks": "shared"},
 }
-UNBOUNDED = 1e30  # a gradient clip that is none
+#: Short runs: what ratios break, they break within two dozen updates.
 RUN: dict[Setting, dict[str, Any]] = {
-    "noisy": {
-        "optim": {"lr": 1e-4, "max_grad_norm": UNBOUNDED},
-        "train": {"max_updates": 48},
-    },
-    "inflate": {
-        "optim": {"lr": 1e-4, "max_grad_norm": 1.0},
-        "train": {"max_updates": 48},
-    },
+    "noisy": {"optim": {"lr": 1e-4}, "train": {"max_updates": 24}},
+    "inflate": {"optim": {"lr": 1e-4}, "train": {"max_updates": 48}},
 }
 SHARED: dict[str, Any] = {
-    "optim": {"schedule": "constant", "warmup_updates": 0, "weight_decay": 0.0},
+    "optim": {"schedule": "constant", "warmup_updates": 0, "weight_decay": 0.0, "max_grad_norm": 1.0},
     "train": {"eval_every": 0, "samples_every": 0, "track_drift": True, "keep_checkpoints": 1},
     "eval": {"count": 200},
 }
