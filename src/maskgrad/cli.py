@@ -54,9 +54,25 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--split", choices=["train", "validation", "test"], default="test")
     evaluate.add_argument("--limit", type=_count, help="at most this many items (default: all, or 200 generated ones)")
     evaluate.add_argument("--outputs", metavar="FILE", help="write one JSON line per item")
+    stress = commands.add_parser(
+        "stress",
+        help="methods side by side under noisy or inflated ratios",
+        epilog=SETTINGS_HELP,
+        allow_abbrev=False,  # --seed and --algorithm are settings of a run, not short for --seeds and --algorithms
+    )
+    stress.add_argument("recipe", help="recipe name or a YAML file: gives model, task and rollouts to every arm")
+    stress.add_argument("--algorithms", metavar="A,B,C", help="arms, for example grpo,stabledrl (default: all)")
+    stress.add_argument(
+        "--inflate", metavar="FRACTION:FACTOR", help="setting inflate: multiply this share of the ratios"
+    )
+    stress.add_argument("--negative-only", action="store_true", help="setting inflate: only where the advantage is < 0")
+    stress.add_argument("--setting", default="both", metavar="NAME", help="noisy, inflate or both (default)")
+    stress.add_argument("--seeds", default="0,1,2", metavar="N,N,N")
+    stress.add_argument("--out", required=True, metavar="DIR", help="folder of the runs, stress.json and stress.png")
+    stress.add_argument("--jobs", type=_count, default=1, help="runs at a time (default 1)")
     recipes = commands.add_parser("recipes", help="list recipes, algorithms, tasks and models that ship in the package")
     recipes.add_argument("name", nargs="?", help="print this recipe's settings")
-    for command in (evaluate, recipes, sample):
+    for command in (evaluate, recipes, sample, stress):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON")
     return parser
 

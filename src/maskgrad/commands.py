@@ -236,6 +236,39 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
+def stress(known: argparse.Namespace, rest: list[str]) -> int:
+    _writable(known.json)
+    from maskgrad.config import parse_overrides
+    from maskgrad.diagnostics import stress as test
+    from maskgrad.diagnostics.arms import ARMS
+    from maskgrad.diagnostics.digest import COLUMNS, table_rows
+    from maskgrad.diagnostics.plot import plot
+    from maskgrad.reporting.tables import results_table
+    from maskgrad.training.interrupt import Interrupted, TrainingStopped
+
+    settings = test.parse_setting(known.setting)
+    if "inflate" not in settings and (known.inflate is not None or known.negative_only):
+        raise UserError("--inflate and --negative-only belong to setting inflate: leave them out, or the --setting")
+    inflate = {**test.parse_inflate(known.inflate or "0.2:1000"), "only_negative": known.negative_only}
+    arms = test.parse_arms(known.algorithms or ",".join(ARMS))
+    out = Path(known.out)
+    cells = test.plan(known.recipe, arms, settings, test.parse_seeds(known.seeds), inflate, parse_overrides(rest))
+    test.claim(out, cells)
+    try:
+        result = test.run_all(cells, out, known.jobs, lambda text: print(text, file=sys.stderr, flush=True))
+    except (Interrupted, KeyboardInterrupt):
+        print("maskgrad: interrupted; the same command goes on where it was", file=sys.stderr)
+        return 130
+    except TrainingStopped as stop:
+        print(f"maskgrad: {stop}", file=sys.stderr)
+        return 1
+    _write_json(known.json, result)
+    print(results_table(table_rows(result), COLUMNS))
+    plot(result, out / "stress.png")
+    print(f"\nresult: {out}/stress.json   plot: {out}/stress.png")
+    return 0
+
+
 def recipes(known: argparse.Namespace, rest: list[str]) -> int:
     _no_rest(rest, "recipes")
     _writable(known.json)
@@ -266,4 +299,4 @@ def recipes(known: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"train": train, "sft": sft, "sample": sample, "eval": evaluate, "recipes": recipes}
+COMMANDS = {"train": train, "sft": sft, "sample": sample, "eval": evaluate, "stress": stress, "recipes": recipes}

@@ -57,6 +57,16 @@ class OptimConfig(Settings):
     final_share: float = Field(default=0.0, ge=0, le=1)
 
 
+class InflateConfig(Settings):
+    """Stress test: multiply a random share of the importance ratios, see training/inflate.py."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    fraction: float = Field(gt=0, le=1)  # of the ratios, drawn anew at every update
+    factor: float = Field(gt=1)
+    only_negative: bool = False  # only where the advantage is below 0
+
+
 class TrainConfig(Settings):
     max_updates: int = Field(ge=1)  # optimiser steps
     micro_batch: int = Field(default=512, ge=1)  # masked views scored at once; never changes the result beyond rounding
@@ -66,6 +76,8 @@ class TrainConfig(Settings):
     threads: int = Field(default=1, ge=0)  # intra-op CPU threads; 0 = torch's own choice
     max_skipped_in_row: int = Field(default=3, ge=1)  # stop after this many non-finite updates in a row
     samples_every: int = Field(default=10, ge=0)  # rollout batches between saved samples; 0 = never
+    track_drift: bool = False  # keep the starting weights and journal the distance from them
+    inflate: InflateConfig | None = None  # stress test of the method
 
 
 class EvalConfig(Settings):

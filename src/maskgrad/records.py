@@ -137,3 +137,5 @@ class LossSum:
 
     total: Tensor
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+    log_ratio: Tensor | None = None  # [units that exist]; what the loss read: order statistics do not add
+    weight: Tensor | None = None  # [units that exist]; ratio or weight of the unit

@@ -187,20 +187,30 @@ def policy_loss(
     counts: Counts,
     old: Units | None = None,
     reference: Units | None = None,
+    log_ratio_shift: Tensor | None = None,
 ) -> LossSum:
-    """Loss of one update. advantage [B,1] or [B,U]. `old` None means on-policy: ratio 1 by construction."""
+    """Loss of one update. advantage [B,1] or [B,U]. `old` None means on-policy: ratio 1 by construction.
+
+    `log_ratio_shift` [B,U] is added to the log-ratio on its own scale (stress tests). It reaches the ratio alone:
+    never a bound or a KL, and nothing in a method that reads no ratio.
+    """
     coef = coefficients(objective.coef, new, live, counts)
     advantage = advantage.to(new.lower.dtype).expand_as(new.lower)
     base = old if old is not None else _detached(new)
     read = base if objective.weights == "ratio" else _detached(new)
     d = log_ratio(new, read, objective.ratio_scale, objective.allow_fresh_masks)
+    shifted = log_ratio_shift is not None and objective.weights == "ratio"
+    if log_ratio_shift is not None and shifted:
+        d = d + torch.where(new.mask, log_ratio_shift, 0.0).to(d.dtype)
     bounded = d.clamp(-objective.log_bound, objective.log_bound)
     if objective.form == "ratio":
         term, clipped, weight = _ratio_term(objective, bounded, advantage)
     else:
         term, clipped, weight = _score_term(objective, d, advantage, new, group)
     total = -torch.where(new.mask, term * coef, 0.0).sum()
-    metrics = _ratio_metrics(d, new.mask, advantage, clipped, weight, objective)
+    metrics = _ratio_metrics(d, new.mask, advantage, clipped, weight, objective, group)
+    if log_ratio_shift is not None and shifted:
+        metrics["inflated_fraction"] = (float(((log_ratio_shift != 0) & new.mask).sum()), float(new.mask.sum()))
     if objective.kl != "none":
         anchor = reference if objective.kl_to == "reference" else base
         if anchor is None:
@@ -209,7 +219,7 @@ def policy_loss(
         kl_coef = coef if objective.kl_coef is None else coefficients(objective.kl_coef, new, live, counts)
         total = total + objective.beta * (kl * kl_coef).sum()
         metrics["kl"] = (float(kl.detach().sum()), float(new.mask.sum()))
-    return LossSum(total=total, metrics=metrics)
+    return LossSum(total=total, metrics=metrics, log_ratio=d.detach()[new.mask], weight=weight[new.mask])
 
 
 def _detached(units: Units) -> Units:
@@ -247,7 +257,13 @@ def _score_term(
 
 
 def _ratio_metrics(
-    d: Tensor, mask: Tensor, advantage: Tensor, clipped: Tensor, weight: Tensor, objective: Objective
+    d: Tensor,
+    mask: Tensor,
+    advantage: Tensor,
+    clipped: Tensor,
+    weight: Tensor,
+    objective: Objective,
+    group: Tensor,
 ) -> dict[str, tuple[float, float]]:
     d, count = d.detach(), float(mask.sum())
     positive, negative = mask & (advantage > 0), mask & (advantage < 0)
@@ -258,5 +274,17 @@ def _ratio_metrics(
         "clip_fraction_negative": (float((clipped & negative).sum()), float(negative.sum())),
         "clamp_fraction": (float(((d.abs() > objective.log_bound) & mask).sum()), count),
         "weight_sq": (float((weight**2 * mask).sum()), count),
+        "ess_share": _effective_share(weight, mask, group),
     }
     return values
+
+
+def _effective_share(weight: Tensor, mask: Tensor, group: Tensor) -> tuple[float, float]:
+    """Effective sample size over group size, (sum w)^2 / (G sum w^2), as (sum over groups, groups)."""
+    w = torch.where(mask, weight, 0.0).to(torch.float64)  # squares of ratios leave fp32
+    members = group_sum(mask.to(w.dtype), group)
+    top, squares = group_sum(w, group), group_sum(w**2, group)
+    exists = mask & (squares > 0)
+    share = torch.where(exists, top**2 / (squares * members).clamp(min=torch.finfo(w.dtype).tiny), 0.0)
+    each = torch.where(exists, 1 / members.clamp(min=1), 0.0)
+    return float((share * each).sum()), float(each.sum())

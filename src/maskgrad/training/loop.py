@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import randomness
 from maskgrad.config import RunConfig, dump, read_yaml
@@ -53,6 +54,7 @@ class TrainingRun:
         self.progress = Progress()
         self.buffer: Prepared | None = None
         self.reference = self._reference()
+        self.starting = self._starting()
         self.interruptible = Interruptible()
         policy.set_gradient_checkpointing(config.model.gradient_checkpointing)
 
@@ -62,6 +64,14 @@ class TrainingRun:
             return None
         reference = load_policy(self.config.model.path, dtype=self.config.model.dtype, device=self.config.model.device)
         return reference.requires_grad_(False)
+
+    def _starting(self) -> list[Tensor] | None:
+        """The starting weights, kept only if the drift is tracked; from the file, so that a resumed run has them."""
+        if not self.config.train.track_drift:
+            return None
+        model = self.config.model
+        start = self.reference or load_policy(model.path, dtype=model.dtype, device=model.device)
+        return [p.detach() for p in start.parameters()]
 
     @classmethod
     def new(cls, config: RunConfig, out: Path, task: Task | None = None, console: Console | None = None) -> TrainingRun:
@@ -191,6 +201,8 @@ class TrainingRun:
             metrics = update(
                 self.policy, self.optimizer, self.algorithm, self.config, self.buffer, index, self.progress.step
             )
+            if self.starting is not None:
+                metrics["drift"] = optim.distance(self.policy, self.starting)
             self.progress.step += 1
             self.progress.buffer_index += 1
             self._count_skipped(metrics)

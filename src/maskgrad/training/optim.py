@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from maskgrad.config import OptimConfig
 
@@ -92,3 +92,9 @@ def guarded_step(optimizer: torch.optim.Optimizer, loss: float, norm: float) -> 
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return healthy
+
+
+def distance(model: nn.Module, start: list[Tensor]) -> float:
+    """Euclidean distance of the parameters from `start`, in the order of `model.parameters()`."""
+    parts = [(p.detach() - s).norm() for p, s in zip(model.parameters(), start, strict=True)]
+    return float(torch.stack(parts).norm())

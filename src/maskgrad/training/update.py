@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.algorithms.advantages import group_size, group_sum
+from maskgrad.algorithms.advantages import group_sum
 from maskgrad.algorithms.base import Algorithm, count
 from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.config import RunConfig
@@ -21,6 +21,7 @@ from maskgrad.likelihood import score as scorer
 from maskgrad.models.policy import Policy
 from maskgrad.records import Counts, LossSum, MaskedViews, RolloutBatch, Units
 from maskgrad.training import optim
+from maskgrad.training.inflate import log_ratio_shift
 
 
 @dataclass
@@ -94,7 +95,7 @@ def update(
     policy.eval()  # dropout off: scoring must see the network that sampled
     skipped = None
     try:
-        loss = _backward(policy, algorithm, config, prepared, views, counts, slot, first)
+        loss = _backward(policy, algorithm, config, prepared, views, counts, slot, first, index)
         total = float(loss.total.detach())
     except (scorer.NonFiniteScore, FloatingPointError) as error:
         skipped, total, loss = str(error), float("nan"), LossSum(total=torch.tensor(float("nan")))
@@ -106,17 +107,19 @@ def update(
     if skipped is not None:
         out["skip_reason"] = skipped
     out |= {name: s / c if c else None for name, (s, c) in loss.metrics.items()}
-    if "weight_sq" in out:
-        out["ess_share"] = effective_share(loss.metrics, batch)
+    out |= _ratio_statistics(loss)
     out |= {"scored_tokens": counts.scored_tokens, "views": int(views.scored.any(-1).sum())}
     return out
 
 
-def effective_share(metrics: dict[str, tuple[float, float]], batch: RolloutBatch) -> float | None:
-    """Effective sample size over group size for self-normalised weights: 1 / (G sum w^2), averaged over groups."""
-    total, rows = metrics["weight_sq"]
-    groups = rows / float(group_size(batch.group).mean())
-    return None if total == 0 or groups == 0 else groups / (float(group_size(batch.group).mean()) * total)
+def _ratio_statistics(loss: LossSum) -> dict[str, float]:
+    """Quantiles of the log-ratios that the loss read, and the largest weight; nothing if no unit was scored."""
+    if loss.log_ratio is None or loss.weight is None or loss.log_ratio.numel() == 0:
+        return {}
+    d = loss.log_ratio.to(torch.float64)
+    low, middle, high = (float(d.quantile(q)) for q in (0.05, 0.5, 0.95))
+    out = {"log_ratio_q05": low, "log_ratio_q50": middle, "log_ratio_q95": high, "log_ratio_max": float(d.max())}
+    return {**out, "weight_max": float(loss.weight.max())}
 
 
 def _backward(
@@ -128,19 +131,21 @@ def _backward(
     counts: Counts,
     slot: int,
     first: bool,
+    index: int,
 ) -> LossSum:
     """Loss and accumulated gradients of one minibatch. On the first update the old policy is the current one."""
     batch, micro = prepared.batch, config.train.micro_batch
     row, view = scorer.active_views(views)
     if len(row) == 0:
         return LossSum(total=torch.zeros(()), metrics={})
+    shift = log_ratio_shift(config.train.inflate, config.seed, batch.sample, prepared.advantage, views.units, index)
 
     def loss_of(logp: Tensor) -> LossSum:
         new = algorithm.units(logp, views, batch)
         old = None if first or not prepared.old else _old_units(algorithm, config, prepared, views, slot)
         reference = algorithm.units(prepared.reference[slot], views, batch) if prepared.reference else None
         return policy_loss(
-            algorithm.objective(), new, prepared.advantage, batch.group, batch.live, counts, old, reference
+            algorithm.objective(), new, prepared.advantage, batch.group, batch.live, counts, old, reference, shift
         )
 
     if len(row) <= micro:

@@ -1,0 +1,1 @@
+"""Diagnostics: experiments made of ordinary runs."""
