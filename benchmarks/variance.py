@@ -76,7 +76,9 @@ def gradient_table(part: dict[str, Any]) -> str:
 
 
 def plot(ratios: dict[str, Any], gradients: dict[str, Any], file: Path) -> None:
-    figure, axes = pyplot.subplots(1, 3, figsize=(17, 6.5), width_ratios=[1, 1, 1.2])
+    figure = pyplot.figure(figsize=(15, 6), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[1.3, 1])
+    axes = [*left.subplots(1, 2, sharey=True), right.subplots()]
     cells = by_updates(ratios)
     colours = dict(zip(variance_ratios.DESIGNS, pyplot.get_cmap("tab10").colors, strict=False))
     for axis, updates in zip(axes, STOPS, strict=False):
@@ -89,6 +91,8 @@ def plot(ratios: dict[str, Any], gradients: dict[str, Any], file: Path) -> None:
         axis.axhline(level, color="black", linestyle=":", label="mean |log-ratio|")
         axis.set(xscale="log", yscale="log", xlabel="views per sequence K", ylim=(0.2, 10))
         axis.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+        axis.minorticks_off()
+        axis.set_yticks([0.25, 0.5, 1, 2, 4, 8], ["0.25", "0.5", "1", "2", "4", "8"])
         axis.set_title(f"log-ratio after {updates} updates\n(solid: shared masks, dashed: independent)")
     axes[0].set_ylabel("standard deviation over masks, nats per sequence")
     axes[0].legend(fontsize=8)
@@ -98,7 +102,6 @@ def plot(ratios: dict[str, Any], gradients: dict[str, Any], file: Path) -> None:
     axes[2].barh(place, [r["snr"] for r in rows], xerr=errors, color="tab:blue", ecolor="grey")
     axes[2].set_yticks(place, [r["method"] for r in rows], fontsize=8)
     axes[2].set_title("gradient |mean|² / tr cov (± s.e.)")
-    figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=90)
 
@@ -114,6 +117,8 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=2, help="mask draws on each batch in part B")
     parser.add_argument("--prompts", type=int, default=8, help="prompts per batch in part B")
     known = parser.parse_args()
+    if known.views < 16 or known.batches < 3 or known.draws < 2:
+        parser.error("a variance needs repeats: use --views 16, --batches 3 and --draws 2 at least")
     torch.set_num_threads(1)
     known.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()

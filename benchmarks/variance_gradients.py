@@ -57,8 +57,8 @@ METHODS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("egspo revealed, ht", "egspo", {"steps": VIEWS, "score": "revealed", "select_rule": "ht"}, True),
     ("egspo proposal, topk", "egspo", {"steps": VIEWS, "score": "proposal"}, False),
     ("egspo proposal, ht", "egspo", {"steps": VIEWS, "score": "proposal", "select_rule": "ht"}, True),
-    ("egspo_sa kernel, topk", "egspo_sa", {"steps": VIEWS, "score": "kernel"}, False),
-    ("egspo_sa revealed, topk", "egspo_sa", {"steps": VIEWS, "score": "revealed"}, False),
+    ("egspo_sa kernel, topk", "egspo_sa", {"steps": VIEWS, "score": "kernel", "stepwise_weight": 0.5}, False),
+    ("egspo_sa revealed, topk", "egspo_sa", {"steps": VIEWS, "score": "revealed", "stepwise_weight": 0.5}, False),
 ]
 #: The exact step kernel over all passes: an unbiased policy gradient, at the price of every pass.
 REFERENCE = ("egspo kernel, all passes (reference)", "egspo", {"score": "kernel", "select_rule": "all"}, False)

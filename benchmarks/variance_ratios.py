@@ -43,6 +43,8 @@ def stratified_counts(batch: RolloutBatch, seed: int, use: int, k: int, paired: 
     return elbo_views.counted(batch, first, domain, paired)
 
 
+#: Of the method that makes the updates; fixed here, so that a retuned recipe leaves the study as it is.
+SETTINGS = {"steps": 4, "score": "revealed", "stepwise_weight": 0.5}
 #: Mask designs. K is the number of views, so of forward passes, per sequence.
 DESIGNS: dict[str, tuple[tuple[int, ...], Make]] = {
     "plain": ((1, 2, 4, 8), lambda b, s, u, k: elbo_views.exact_count(b, s, u, draws=k, coupled=False)),
@@ -123,7 +125,7 @@ def study(
 
     `members` of each prompt group are scored, `budget` views of each per design and K (`only` one K if given).
     """
-    config = run_config(recipe, {"algorithm": {"epochs": max(stops)}}, algorithm)
+    config = run_config(recipe, {"algorithm": {"epochs": max(stops), **SETTINGS}}, algorithm)
     policy, task, size = load_policy(config.model.path), make_task(config.task), config.rollout.group_size
     examples = [task.example("train", i) for i in range(config.rollout.prompts_per_batch)]
     batch = collect(policy, task, config.algorithm, config.rollout, examples, 0, seed).batch
