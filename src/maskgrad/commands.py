@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,35 +48,23 @@ def train(known: argparse.Namespace, rest: list[str]) -> int:
     _writable(known.json)
     _start_or_resume(known, rest)
     from maskgrad.reporting.console import Console
-    from maskgrad.training.interrupt import Interrupted, TrainingStopped
     from maskgrad.training.loop import TrainingRun
 
     console = Console(quiet=known.quiet)
-    try:
-        if known.resume is not None:
-            result = TrainingRun.reopen(Path(known.resume), console=console).resume()
-            out = Path(known.resume)
-        else:
-            from maskgrad.config import parse_overrides, run_config
+    if known.resume is not None:
+        out = Path(known.resume)
+        return _finish(known, out, TrainingRun.reopen(out, console=console).resume)
+    from maskgrad.config import parse_overrides, run_config
 
-            config = run_config(known.recipe, parse_overrides(rest), known.algorithm)
-            out = Path(known.out or f"runs/{config.recipe}-{config.algorithm.name}-seed{config.seed}")
-            result = TrainingRun.new(config, out, console=console).start()
-    except Interrupted as stop:
-        print(f"maskgrad: {stop}", file=sys.stderr)
-        return 130
-    except TrainingStopped as stop:
-        print(f"maskgrad: {stop}", file=sys.stderr)
-        return 1
-    _write_json(known.json, result)
-    return _told(known.quiet, f"model: {out}/final   journal: {out}/journal.jsonl")
+    config = run_config(known.recipe, parse_overrides(rest), known.algorithm)
+    out = Path(known.out or f"runs/{config.recipe}-{config.algorithm.name}-seed{config.seed}")
+    return _finish(known, out, TrainingRun.new(config, out, console=console).start)
 
 
 def sft(known: argparse.Namespace, rest: list[str]) -> int:
     _writable(known.json)
     _start_or_resume(known, rest)
     from maskgrad.reporting.console import Console
-    from maskgrad.training.interrupt import Interrupted, TrainingStopped
     from maskgrad.training.sft import SupervisedRun
 
     console = Console(quiet=known.quiet)
@@ -88,21 +77,21 @@ def sft(known: argparse.Namespace, rest: list[str]) -> int:
         config = sft_config(known.recipe, parse_overrides(rest))
         out = Path(known.out or f"runs/{config.recipe}-seed{config.seed}")
         run = SupervisedRun.new(config, out, console)
+    return _finish(known, out, run.train)
+
+
+def _finish(known: argparse.Namespace, out: Path, run: Callable[[], dict[str, Any]]) -> int:
+    """Run to the end and report; an interrupted run exits with 130, one that cannot go on with 1."""
+    from maskgrad.training.interrupt import Interrupted, TrainingStopped
+
     try:
-        result = run.train()
-    except Interrupted as stop:
+        result = run()
+    except (Interrupted, TrainingStopped) as stop:
         print(f"maskgrad: {stop}", file=sys.stderr)
-        return 130
-    except TrainingStopped as stop:
-        print(f"maskgrad: {stop}", file=sys.stderr)
-        return 1
+        return 130 if isinstance(stop, Interrupted) else 1
     _write_json(known.json, result)
-    return _told(known.quiet, f"model: {out}/final   journal: {out}/journal.jsonl")
-
-
-def _told(quiet: bool, text: str) -> int:
-    if not quiet:
-        print(text)
+    if not known.quiet:
+        print(f"model: {out}/final   journal: {out}/journal.jsonl")
     return 0
 
 

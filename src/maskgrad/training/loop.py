@@ -16,12 +16,10 @@ from torch import Tensor
 
 from maskgrad import randomness
 from maskgrad.config import RunConfig, dump, read_yaml
-from maskgrad.diffusion.batching import check_window
 from maskgrad.errors import BrokenModel, UserError
-from maskgrad.evaluation.evaluate import evaluate, examples_of
+from maskgrad.evaluation.evaluate import evaluate
 from maskgrad.models.load import load_policy
 from maskgrad.models.policy import Policy
-from maskgrad.models.tokenizer import check_prompt_length, encode_prompt
 from maskgrad.reporting.console import Console
 from maskgrad.reporting.journal import FILE_NAME, Journal
 from maskgrad.settings import parse
@@ -31,6 +29,7 @@ from maskgrad.training import checkpoint, optim
 from maskgrad.training.checkpoint import Progress
 from maskgrad.training.collect import collect
 from maskgrad.training.interrupt import Interrupted, Interruptible, TrainingStopped
+from maskgrad.training.preflight import check_rows
 from maskgrad.training.update import Prepared, prepare, update
 
 
@@ -86,19 +85,11 @@ class TrainingRun:
         return run
 
     def _check_prompts(self) -> None:
-        """Refuse an empty split or too long a prompt now: in every row of a finite set, else in the first few."""
+        """Refuse data that cannot work now, and let a reward function that fails do so before any sampling."""
+        rollout = self.config.rollout
         for split in dict.fromkeys(("train", self.config.eval.split)):
-            size = self.task.size(split)
-            if size == 0:
-                raise UserError(f"split {split!r} of task {self.task.name!r} is empty: give it rows, or set eval.split")
-            examples = examples_of(self.task, split, size or 64)
-            if len({tuple(sorted(example.columns)) for example in examples}) > 1:
-                raise UserError(f"rows of split {split!r} have different columns: give every row the same ones")
-            for prompt in {str(example.prompt): example.prompt for example in examples}.values():
-                row = encode_prompt(self.policy.need_tokenizer(), prompt)
-                check_prompt_length(row, self.config.rollout.max_prompt_length)
-                check_window(self.policy, len(row), self.config.rollout.sampler.gen_length)
-            self.task.grade_batch(examples[:2], [""] * len(examples[:2]))  # a reward function that fails does so now
+            examples = check_rows(self.policy, self.task, split, rollout.max_prompt_length, rollout.sampler.gen_length)
+            self.task.grade_batch(examples[:2], [""] * len(examples[:2]))
 
     @classmethod
     def reopen(cls, out: Path, task: Task | None = None, console: Console | None = None) -> TrainingRun:

@@ -13,7 +13,7 @@ from torch import Tensor
 from maskgrad import randomness
 from maskgrad.config import SftConfig, StageConfig, dump, read_yaml
 from maskgrad.errors import UserError
-from maskgrad.evaluation.evaluate import evaluate, examples_of
+from maskgrad.evaluation.evaluate import evaluate
 from maskgrad.models.families import family_of
 from maskgrad.models.load import load_policy, new_policy
 from maskgrad.models.policy import Policy
@@ -32,6 +32,7 @@ from maskgrad.training import checkpoint, optim
 from maskgrad.training.corpus import answer_rows, draw_masks, maskable, masked_loss
 from maskgrad.training.interrupt import Interruptible, TrainingStopped
 from maskgrad.training.loop import set_threads
+from maskgrad.training.preflight import check_rows
 
 
 def initial_policy(config: SftConfig, out: Path) -> Policy:
@@ -71,13 +72,9 @@ class SupervisedRun:
 
     def _check_data(self) -> None:
         """Refuse prompts and answers that do not fit now: in every row of a finite set, else in the first few."""
-        size = self.task.size("train")
-        if size == 0:
-            raise UserError(f"the training set of task {self.task.name!r} is empty")
-        for example in examples_of(self.task, "train", size or 64):
-            row = encode_prompt(self.policy.need_tokenizer(), example.prompt)
-            check_prompt_length(row, self.config.max_prompt_length)
-            answer_rows(self.policy, [self.task.target(example)], self.config.sampler.gen_length)
+        length = self.config.sampler.gen_length
+        for example in check_rows(self.policy, self.task, "train", self.config.max_prompt_length, length):
+            answer_rows(self.policy, [self.task.target(example)], length)
 
     @classmethod
     def reopen(cls, out: Path, console: Console | None = None) -> SupervisedRun:
