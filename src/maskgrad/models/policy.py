@@ -6,6 +6,7 @@ Shapes: `B` sequences, `T` positions, `d` width, `V` rows of the vocabulary tabl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -55,6 +56,9 @@ class Policy(nn.Module):
             self.backbone = family.backbone(inner)
             self.head = nn.Linear(inner.hidden_size, inner.vocab_size, bias=self.traits.head_bias)
         assert make_bidirectional(self.backbone) == len(self.backbone.layers)
+        # the libraries' versions differ in the name of this argument
+        accepted = signature(type(self.backbone.layers[0]).forward).parameters
+        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
         if not self.traits.output_bias:
             for layer in self.backbone.layers:
                 layer.self_attn.o_proj.bias = None
@@ -91,28 +95,38 @@ class Policy(nn.Module):
         """
         assert attend is None or attend.dtype == torch.bool, attend.dtype
         # without padding no mask is built, so that SDPA may take its fastest kernel
-        padded = attend is not None and not bool(attend.all())
-        mask = place = None
+        if attend is not None and not bool(attend.all()):
+            return self.states(tokens, bidirectional_mask(attend), positions(attend))
+        return self.states(tokens, None, torch.arange(tokens.shape[1], device=tokens.device)[None])
+
+    forward = hidden
+
+    def states(self, tokens: Tensor, mask: Tensor | None, place: Tensor, cache: Any = None) -> Tensor:
+        """Last hidden states [B,Q,d] of `tokens` int64 [B,Q] under an explicit visibility.
+
+        `mask` bool [B|1,1,Q,K], True = may look; None lets everything see everything. `place` int64 [B|1,Q] holds the
+        rotary positions. `cache`: an object with transformers' `update(keys, values, layer) -> (keys, values)`, which
+        puts the keys and values [B,h,Q,.] of this call behind those it holds; then K counts both.
+        """
         x = self.backbone.embed_tokens(tokens)
-        if padded and attend is not None:
-            place, mask = positions(attend), bidirectional_mask(attend)
-            mask = mask if self.attn == "sdpa" else additive(mask, x.dtype)
-        else:
-            place = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        if mask is not None and self.attn != "sdpa":
+            mask = additive(mask, x.dtype)
         if self.traits.embed_scale != 1.0:
             x = x * self.traits.embed_scale
         rotary = self.backbone.rotary_emb(x, position_ids=place)
         for layer in self.backbone.layers:
-            x = self._layer(layer, x, mask, rotary)
+            x = self._layer(layer, x, mask, rotary, cache)
         return self.backbone.norm(x)
 
-    forward = hidden
+    def _layer(
+        self, layer: nn.Module, x: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor], cache: Any
+    ) -> Tensor:
+        held = {} if cache is None else {self._cache_argument: cache}
 
-    def _layer(self, layer: nn.Module, x: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor]) -> Tensor:
         def run(x: Tensor) -> Tensor:
-            return layer(x, attention_mask=mask, position_embeddings=rotary, use_cache=False)
+            return layer(x, attention_mask=mask, position_embeddings=rotary, use_cache=False, **held)
 
-        if self._checkpointing and torch.is_grad_enabled():
+        if self._checkpointing and torch.is_grad_enabled() and cache is None:
             # no dropout anywhere, hence no generator state to keep for the second pass
             return checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
         return run(x)
