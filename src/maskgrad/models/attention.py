@@ -30,6 +30,28 @@ def positions(attend: Tensor) -> Tensor:
     return (torch.arange(attend.shape[1], device=attend.device) - first).clamp_(min=0)
 
 
+def block_ids(attend: Tensor, prompt_length: int, block: int, grid: str = "absolute") -> Tensor:
+    """Block number int64 [B,T] of each position, -1 on padding. Padding never moves a boundary.
+
+    `absolute`: blocks count from the first real token, so the prompt's last tokens may share a block with the first of
+    the canvas. `response`: blocks count from the canvas (which starts at `prompt_length`) in both directions, so the
+    prompt's first block may be short.
+    """
+    place = positions(attend)
+    if grid == "response":
+        start = prompt_length - (~attend[:, :prompt_length]).sum(1, keepdim=True)
+        place = place - start + (start + block - 1) // block * block
+    return torch.where(attend, place // block, -1)
+
+
+def block_causal_mask(block: Tensor, attend: Tensor) -> Tensor:
+    """Mask bool [B,1,T,T]: a position sees its own and earlier blocks (`block` int64 [B,T]); padding sees itself."""
+    earlier = block[:, None, :] <= block[:, :, None]
+    real = attend[:, None, :] & attend[:, :, None]
+    itself = torch.eye(attend.shape[1], dtype=torch.bool, device=attend.device)
+    return (earlier & real | itself)[:, None]
+
+
 def make_bidirectional(backbone: Any) -> int:
     """Clear the causal flag of every attention module; returns how many there were."""
     count = 0

@@ -31,7 +31,7 @@ class Family:
     stop_tokens: tuple[str, ...]  # ends of a completion besides the end-of-text token, where the tokenizer has them
     lora_targets: tuple[str, ...]  # module names inside a backbone layer
     logit_shift: int = 0  # the hidden state at k - logit_shift predicts the token at k
-    visibility: Literal["full"] = "full"
+    visibility: Literal["full", "block_causal"] = "full"
 
 
 LLADA = Family(

@@ -16,6 +16,7 @@ class Traits:
     output_bias: bool = True  # False: q, k, v keep their biases and the attention output projection has none
     embed_scale: float = 1.0  # factor on the input embeddings
     logit_scale: float = 1.0  # factor on the logits
+    block: int | None = None  # block length of a block-causal network
 
 
 @dataclass(frozen=True, kw_only=True)
