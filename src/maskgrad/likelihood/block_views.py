@@ -41,7 +41,7 @@ def rank_in_block(noise: Tensor, allowed: Tensor, block: Tensor) -> Tensor:
     noise in (0,1) [B,N,L], allowed bool [B,N,L], block int64 [B,L] -> int64 [B,N,L]; L where not allowed.
     """
     number = block[:, None].expand(noise.shape)
-    order = torch.where(allowed, number + noise, torch.inf).argsort(-1, stable=True)
+    order = torch.where(allowed, number + noise, torch.inf).argsort(dim=-1, stable=True)
     rank = torch.empty_like(order)
     rank.scatter_(-1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order))
     total = torch.zeros(*noise.shape[:-1], int(block.max()) + 1, dtype=torch.int64, device=noise.device)
