@@ -8,6 +8,7 @@ numbered over the canvas instead of inside a block; shrink counted in passes ins
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,24 +165,14 @@ def test_log_probs_loss_and_gradients(path: Path) -> None:
     torch.testing.assert_close(logp.detach()[row, view][mask], file["logps"][:, start:][mask], **LOGP)
     old = torch.zeros_like(logp.detach()).index_put((row, view), file["old_logps"][:, start:])
     old = torch.where(views.scored, old, 0.0)
-    # several copies of a row score the same place, each with its own ratio: one unit per copy and place
-    single = [views.restrict(torch.nn.functional.one_hot(torch.tensor(n), views.scored.shape[1]).bool().expand(
-        len(batch), -1)) for n in range(views.scored.shape[1])]
     objective = TraceRL(aggregation="fixed_length", kl_sum=False, beta=0.01, shrink=1).objective()
-    counts = count(batch, views)
-    total = torch.zeros(())
-    for part in single:
-        new_units, old_units = (bounds.slice_units(x, unit_weight(part)) for x in (logp, old))
-        advantage = torch.zeros(len(batch), 1).index_put((row, torch.zeros_like(row)), file["advantages"])
-        total = total + policy_loss(
-            new_units, old_units, None, advantage, batch.live, batch.group, counts, objective
-        ).total
+    counts, total = count(batch, views), torch.zeros(())
+    advantage = torch.zeros(len(batch), 1).index_put((row, torch.zeros_like(row)), file["advantages"])
+    for n in range(views.scored.shape[1]):  # copies of a row may score the same place, each with its own ratio
+        part = views.restrict((torch.arange(views.scored.shape[1]) == n).expand(len(batch), -1))
+        part = replace(part, weight=torch.ones_like(part.weight))
+        new, before = bounds.slice_units(logp, part), bounds.slice_units(old, part)
+        total = total + policy_loss(objective, new, advantage, batch.group, batch.live, counts, old=before).total
     torch.testing.assert_close(total.detach(), file["loss"], rtol=1e-4, atol=1e-6)
     total.backward()
     check_gradients(policy, file, "grad.", 8)
-
-
-def unit_weight(views: MaskedViews) -> MaskedViews:
-    from dataclasses import replace
-
-    return replace(views, weight=torch.where(views.scored, 1.0, 0.0))

@@ -47,7 +47,9 @@ def test_one_pass_equals_one_pass_per_block(grid: str, clean: str, block: int, d
     row, noisy = noisy_copies(policy, batch, 2)
     read = torch.ones(len(row), batch.live.shape[1], dtype=torch.bool)
     with torch.no_grad():
-        wanted = torch.stack([per_block_states(policy, batch, int(r), n, clean) for r, n in zip(row, noisy, strict=True)])
+        wanted = torch.stack(
+            [per_block_states(policy, batch, int(r), n, clean) for r, n in zip(row, noisy, strict=True)]
+        )
         for layout in LAYOUTS:
             states = policy.staircase_at(batch.tokens, batch.attend, noisy, row, read, layout)
             torch.testing.assert_close(states.view(wanted.shape), wanted, rtol=0, atol=atol)

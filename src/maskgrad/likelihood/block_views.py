@@ -63,8 +63,9 @@ def block_elbo(
 
     lower = sum_b (1/N) sum_views w sum_hidden lp,   E[lower] = sum_b ELBO_b  (enumerated in the tests)
     count: l ~ U{1..n}, w = n/l. rate: t ~ U(0,1) given that something is hidden, w = P(something hidden | t) / t.
-    complementary: l ~ U{0..n}, w = (n+1)/l, and the rest of each block in the next view. n counts live tokens: what lies
-    behind the stop stays MASK and is never scored. Otherwise every view hides a token in every block with live ones.
+    complementary: l ~ U{0..n}, w = (n+1)/l, and the rest of each block in the next view. In the other pairings every
+    view hides a token in every block with live ones. n counts live tokens: what lies behind the stop stays MASK and
+    is never scored.
     """
     assert weights == "count" or pairing != "complementary", "complementary views are counted"
     block, live = blocks_of(batch), batch.live
@@ -114,8 +115,8 @@ def _hide_count(rank: Tensor, level: Tensor, n: Tensor, complementary: bool, dra
 def _hide_rate(noise: Tensor, place: Tensor, level: Tensor, n: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
     """(hidden, weight) [B,N,L]: each token with probability t = level, given that at least one of the block is.
 
-    The block's first hidden token i has P(i) = t (1-t)^i / (1 - (1-t)^n), drawn by `first` in (0,1); the tokens behind
-    it are independent. The weight is the probability of the condition over t, so leaving out empty masks biases nothing.
+    The block's first hidden token i has P(i) = t (1-t)^i / (1 - (1-t)^n), drawn by `first` in (0,1); those behind it
+    are independent. The weight is the probability of the condition over t, so leaving out empty masks biases nothing.
     """
     some = -torch.expm1(n * torch.log1p(-level))
     chosen = torch.floor(torch.log1p(-first * some) / torch.log1p(-level)).to(torch.int64)

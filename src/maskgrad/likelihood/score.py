@@ -30,7 +30,7 @@ class NonFiniteScore(BrokenModel):
 
 def score_rows(policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Tensor, view: Tensor) -> Tensor:
     """Log-probs [R,L] of the views (row[r], view[r]); zeros where nothing is scored. Gradient as the caller's mode."""
-    tokens, hidden = batch.tokens[row], views.hidden[row, view]
+    hidden = views.hidden[row, view]
     target = batch.completion[row] if views.target is None else views.target[row, view]
     scored = views.scored[row, view]
     tail = torch.zeros_like(scored) if views.tail is None else views.tail[row, view]

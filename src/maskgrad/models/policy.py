@@ -157,9 +157,10 @@ class Policy(nn.Module):
     def states(self, tokens: Tensor, mask: Any, place: Tensor, cache: Any = None) -> Tensor:
         """Last hidden states [B,Q,d] of `tokens` int64 [B,Q] under an explicit visibility.
 
-        `mask` bool [B|1,1,Q,K], True = may look (with FlexAttention a BlockMask); None lets everything see everything. `place` int64 [B|1,Q] holds the
-        rotary positions. `cache`: an object with transformers' `update(keys, values, layer) -> (keys, values)`, which
-        puts the keys and values [B,h,Q,.] of this call behind those it holds; then K counts both.
+        `mask` bool [B|1,1,Q,K], True = may look (with FlexAttention a BlockMask); None lets everything see everything.
+        `place` int64 [B|1,Q] holds the rotary positions. `cache`: an object with transformers' `update(keys, values,
+        layer) -> (keys, values)`, which puts the keys and values [B,h,Q,.] of this call behind those it holds; then K
+        counts both.
         """
         x = self.backbone.embed_tokens(tokens)
         if mask is not None and self.attn == "eager":

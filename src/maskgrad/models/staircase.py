@@ -51,7 +51,7 @@ def pack(attend: Tensor, block: Tensor, row: Tensor, read: Tensor, layout: Layou
     r, at_noisy = noisy.nonzero(as_tuple=True)
     offset = int(clean.sum(1).max())
     slot_clean, slot_noisy = _rank(b_clean, len(block)), offset + _rank(row[r], len(block))
-    width = max(offset, int(slot_noisy.max()) + 1 if len(r) else 0)
+    width = max(offset, int(slot_noisy.max()) + 1 if len(r) else 0, 1)  # one idle slot where nothing is read
     where = torch.cat([b_clean, row[r]]), torch.cat([slot_clean, slot_noisy])
     column = torch.cat([at_clean, at_noisy])
 
