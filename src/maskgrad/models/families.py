@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
-from transformers import LlamaModel, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import LlamaModel, PreTrainedConfig, PreTrainedTokenizerFast, Qwen2Model, Qwen3Model
 
 from maskgrad.errors import UserError, nearest
-from maskgrad.models import llada
+from maskgrad.models import decoder, dream, llada, sdar
 from maskgrad.models.layout import NameMap, SpecialIds, Traits
 
 
@@ -49,7 +49,39 @@ LLADA = Family(
     lora_targets=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 )
 
-FAMILIES: tuple[Family, ...] = (LLADA,)
+DREAM = Family(
+    name="dream",
+    model_types=("Dream",),
+    backbone=Qwen2Model,
+    to_backbone=dream.to_backbone,
+    from_backbone=dream.from_backbone,
+    traits=dream.traits,
+    names=decoder.NAMES,
+    defaults=dream.DEFAULTS,
+    ids=SpecialIds(mask=151666, pad=151643, eos=151643, stops=(151643, 151645)),
+    mask_token="<|mask|>",
+    stop_tokens=("<|im_end|>",),
+    lora_targets=decoder.LORA_TARGETS,
+    logit_shift=1,
+)
+
+SDAR = Family(
+    name="sdar",
+    model_types=("sdar",),
+    backbone=Qwen3Model,
+    to_backbone=sdar.to_backbone,
+    from_backbone=sdar.from_backbone,
+    traits=sdar.traits,
+    names=decoder.NAMES,
+    defaults=sdar.DEFAULTS,
+    ids=SpecialIds(mask=151669, pad=151643, eos=151643, stops=(151643, 151645)),
+    mask_token="<|MASK|>",
+    stop_tokens=("<|im_end|>", "<|endoftext|>"),
+    lora_targets=decoder.LORA_TARGETS,
+    visibility="block_causal",
+)
+
+FAMILIES: tuple[Family, ...] = (LLADA, DREAM, SDAR)
 
 
 def family_of(config: Mapping[str, Any]) -> Family:

@@ -16,7 +16,14 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedTokenizerFast
 
 from maskgrad.errors import UserError, nearest
-from maskgrad.models.attention import additive, bidirectional_mask, make_bidirectional, positions
+from maskgrad.models.attention import (
+    additive,
+    bidirectional_mask,
+    block_causal_mask,
+    block_ids,
+    make_bidirectional,
+    positions,
+)
 from maskgrad.models.families import Family
 from maskgrad.models.layout import SpecialIds
 
@@ -89,11 +96,17 @@ class Policy(nn.Module):
         return forbidden
 
     def hidden(self, tokens: Tensor, attend: Tensor | None = None) -> Tensor:
-        """Last hidden states [B,T,d] of `tokens` int64 [B,T] under full bidirectional attention.
+        """Last hidden states [B,T,d] of `tokens` int64 [B,T] under the family's own visibility.
 
+        That is full attention, or block-causal attention with blocks counted from each row's first real token.
         `attend` bool [B,T] is False on padding, which nobody sees; states at padding mean nothing.
         """
         assert attend is None or attend.dtype == torch.bool, attend.dtype
+        if self.family.visibility == "block_causal":
+            real = torch.ones_like(tokens, dtype=torch.bool) if attend is None else attend
+            assert self.traits.block is not None, self.family.name
+            blocks = block_ids(real, 0, self.traits.block)
+            return self.states(tokens, block_causal_mask(blocks, real), positions(real))
         # without padding no mask is built, so that SDPA may take its fastest kernel
         if attend is not None and not bool(attend.all()):
             return self.states(tokens, bidirectional_mask(attend), positions(attend))
@@ -178,7 +191,7 @@ class Policy(nn.Module):
     @property
     def max_length(self) -> int | None:
         """Positions the checkpoint was made for (prompt and canvas together), if its config says so."""
-        length = self.config.get("max_sequence_length")
+        length = self.config.get("max_sequence_length", self.config.get("max_position_embeddings"))
         return None if length is None else int(length)
 
     @property
