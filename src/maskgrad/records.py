@@ -64,6 +64,8 @@ class RolloutBatch:
     selected: Tensor | None = None  # int64 [B,K]; chosen denoising passes, -1 = slot unused
     selected_weight: Tensor | None = None  # fp32 [B,K]; Horvitz-Thompson weight of the slot
     step_reward: Tensor | None = None  # fp32 [B,K]; rewards of the one-shot completions at the selected passes
+    # int64 [B,L]; block of each canvas position, 0 = the canvas's first; None under full attention
+    block: Tensor | None = None
 
     @property
     def prompt_length(self) -> int:

@@ -2,6 +2,9 @@
 
 The backbone runs on views that score something; the output head only at scored and tail positions, in chunks that are
 recomputed in the backward pass when they are large. Log-softmax in fp32 (or fp64 if the policy is).
+
+On a block-causal policy every block of a view is read beside the clean text of the blocks before it, and the views of a
+sequence share one clean stream (models/staircase.py).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from maskgrad.errors import BrokenModel
+from maskgrad.errors import BrokenModel, UserError
 from maskgrad.likelihood import kernel
 from maskgrad.models.policy import Policy
 from maskgrad.records import MaskedViews, RolloutBatch
@@ -32,19 +35,46 @@ def score_rows(policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Ten
     scored = views.scored[row, view]
     tail = torch.zeros_like(scored) if views.tail is None else views.tail[row, view]
     read = scored | tail
-    inputs = torch.where(hidden, policy.special.mask, tokens)
-    states = policy.hidden_at(inputs, batch.attend[row], read)
+    states = _states(policy, batch, row, hidden, read)
     if views.guidance > 0:
         real = batch.attend[row].clone()
         real[:, batch.prompt_length :] = False
-        blind = torch.where(real, policy.special.mask, inputs)
-        states = torch.cat([states, policy.hidden_at(blind, batch.attend[row], read)], -1)
+        states = torch.cat([states, _states(policy, batch, row, hidden | real, read)], -1)
     at_row, position = read.nonzero(as_tuple=True)
     values = _read(policy, views, states, at_row, position, target[read], scored[read], len(row))
     if not bool(values.isfinite().all()):
         raise NonFiniteScore("a scored log-prob is not finite")
     out = torch.zeros(read.shape, dtype=values.dtype, device=values.device)
     return out.index_put((at_row, position), values)
+
+
+def _states(policy: Policy, batch: RolloutBatch, row: Tensor, hidden: Tensor, read: Tensor) -> Tensor:
+    """States [n,d] at `read` bool [R,L] of the rows `row` [R] with `hidden` bool [R,T] replaced by MASK."""
+    tokens, attend = batch.tokens[row], batch.attend[row]
+    noisy = torch.where(hidden, policy.special.mask, tokens)
+    if policy.block is None:
+        return policy.hidden_at(noisy, attend, read)
+    _same_grid(policy, batch)
+    # what a view hides of the prompt is hidden from every block; the completion is noisy in its own block only
+    start = batch.prompt_length
+    clean = torch.cat([noisy[:, :start], tokens[:, start:]], 1)
+    # views of a row that hide the same of the prompt share its clean stream
+    _, stream = torch.unique(torch.cat([row[:, None], noisy[:, :start]], 1), dim=0, return_inverse=True)
+    first = torch.full((int(stream.max()) + 1,), len(row), dtype=torch.int64, device=row.device)
+    first = first.scatter_reduce(0, stream, torch.arange(len(row), device=row.device), "amin")
+    return policy.staircase_at(clean[first], attend[first], noisy, stream, read)
+
+
+def _same_grid(policy: Policy, batch: RolloutBatch) -> None:
+    """The rollouts and the policy must cut the canvas into the same blocks."""
+    if batch.block is None:
+        return
+    numbers = policy.block_numbers(batch.attend, batch.prompt_length)[:, batch.prompt_length :]
+    if not torch.equal(numbers - numbers[:, :1], batch.block):
+        raise UserError(
+            f"the rollouts were sampled on other blocks than the {policy.grid} grid of block length {policy.block} "
+            "that scores them: set rollout.sampler.grid to the grid of the sampler"
+        )
 
 
 def _read(
