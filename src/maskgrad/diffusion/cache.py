@@ -67,7 +67,7 @@ class CachedNetwork:
         self.attend = torch.cat([real, real.new_ones(len(real), length)], 1)
         self.columns, self.prompt_length = self.attend.shape[1], prompt.shape[1]
         self.place = positions(self.attend)
-        block = policy.traits.block
+        block = policy.block
         self.number = None if block is None else block_ids(self.attend, self.prompt_length, block, grid)
         self.slots = Slots(len(prompt), self.columns)
 

@@ -22,12 +22,12 @@ def grid_of(policy: Policy, config: SamplerConfig) -> GridName:
     """The grid asked for, else the one the model was made with."""
     if config.grid is not None:
         return config.grid
-    return "response" if policy.traits.block is None else "absolute"
+    return "response" if policy.block is None else "absolute"
 
 
 def settle(policy: Policy, config: SamplerConfig) -> GridName:
     """Refuse blocks or a cache the network does not have, and let the policy score on the sampler's grid."""
-    block = policy.traits.block
+    block = policy.block
     if block is not None and config.block != block:
         raise UserError(
             f"block_length {config.block} disagrees with the checkpoint, whose attention has blocks of {block} tokens: "
@@ -44,16 +44,21 @@ def cache_of(policy: Policy, config: SamplerConfig) -> str:
     """The cache asked for, else the exact one where there is one."""
     if config.cache is not None:
         return config.cache
-    return "none" if policy.traits.block is None else "exact"
+    # windows of columns need a dense mask, which FlexAttention does not take
+    return "none" if policy.block is None or policy.attn == "flex_attention" else "exact"
 
 
 def check_cache(policy: Policy, config: SamplerConfig) -> None:
-    kind, full = cache_of(policy, config), policy.traits.block is None
+    if (kind := cache_of(policy, config)) == "none":
+        return
+    full = policy.block is None
     if kind == "exact" and full:
         raise UserError(
             "cache 'exact' needs a block-causal model, and every token of this one sees later tokens: "
             "use 'none', or 'prefix' or 'dual' as an approximation"
         )
+    if policy.attn == "flex_attention":
+        raise UserError(f"cache {kind!r} does not work with attn 'flex': use attn 'sdpa', or cache 'none'")
     if kind in ("prefix", "dual") and not full:
         raise UserError(
             f"cache {kind!r} is an approximation for full attention, and this model is block-causal: use 'exact'"
@@ -62,7 +67,7 @@ def check_cache(policy: Policy, config: SamplerConfig) -> None:
 
 def fitted(policy: Policy, config: SamplerConfig) -> SamplerConfig:
     """The settings with the block length of the checkpoint where the user named none."""
-    block = policy.traits.block
+    block = policy.block
     if block is None or config.block_length is not None:
         return config
     return SamplerConfig.model_validate({**config.model_dump(), "block_length": block})

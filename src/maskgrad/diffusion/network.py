@@ -46,7 +46,7 @@ class WholeCanvas:
 
     def states(self, ask: Pass) -> Tensor:
         self.forwards += len(ask.rows)
-        end = ask.canvas.shape[1] if self.policy.traits.block is None else int(ask.end.max())
+        end = ask.canvas.shape[1] if self.policy.block is None else int(ask.end.max())
         canvas = ask.canvas[:, :end]
         real = self.prompts.real[ask.rows]
         tokens = torch.cat([self.prompts.ids[ask.rows], canvas], 1)
