@@ -20,7 +20,8 @@ from toy import Toy
 from maskgrad.algorithms import EGSPO, EGSPOSA, ESPO, SPG, WD1, Composed, DiPO, GRPOElbo, StableDRL, TraceRL, UniGRPO
 from maskgrad.algorithms import advantages as adv
 from maskgrad.algorithms.base import count
-from maskgrad.algorithms.surrogate import Objective, policy_loss
+from maskgrad.algorithms.objective import Objective
+from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.likelihood import bounds, elbo_views, views
 from maskgrad.likelihood.score import active_views, score_rows
 from maskgrad.records import Counts, MaskedViews, RolloutBatch, Trajectory
