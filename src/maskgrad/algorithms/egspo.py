@@ -42,6 +42,7 @@ class EGSPO(Algorithm):
     }
 
     name: Literal["egspo"] = "egspo"
+    masks: Literal["shared"] = "shared"  # the sampler's states: none are drawn
     steps: int = Field(default=8, ge=1)  # K, passes scored per sequence
     select_rule: selection.Rule = "topk"
     entropy: selection.EntropyKind = "mean_revealed"
