@@ -2,21 +2,20 @@
 
 The backbone runs on views that score something; the output head only at scored and tail positions, in chunks that are
 recomputed in the backward pass when they are large. Log-softmax in fp32 (or fp64 if the policy is).
-
-On a block-causal policy every block of a view is read beside the clean text of the blocks before it, and the views of a
-sequence share one clean stream (models/staircase.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from maskgrad.errors import BrokenModel, UserError
-from maskgrad.likelihood import kernel
+from maskgrad.errors import BrokenModel
+from maskgrad.likelihood import exact, kernel
+from maskgrad.likelihood.states import states_at
 from maskgrad.models.policy import Policy
 from maskgrad.records import MaskedViews, RolloutBatch
 
@@ -24,57 +23,48 @@ from maskgrad.records import MaskedViews, RolloutBatch
 LOGIT_CHUNK = 2**25
 
 
+@dataclass(frozen=True)
+class Anchor:
+    """The policy that an exact KL is taken to. `mean` divides by the vocabulary (see likelihood/exact.py)."""
+
+    policy: Policy
+    mean: bool = False
+
+
 class NonFiniteScore(BrokenModel):
     """A scored log-prob is NaN or infinite: the network, not the method, is broken."""
 
 
-def score_rows(policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Tensor, view: Tensor) -> Tensor:
-    """Log-probs [R,L] of the views (row[r], view[r]); zeros where nothing is scored. Gradient as the caller's mode."""
+def score_rows(
+    policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Tensor, view: Tensor, anchor: Anchor | None = None
+) -> Tensor:
+    """Log-probs [R,L] of the views (row[r], view[r]); zeros where nothing is scored. Gradient as the caller's mode.
+
+    With an `anchor` [R,L,2]: the log-probs, and the exact KL to its policy at the scored positions.
+    """
     hidden = views.hidden[row, view]
     target = batch.completion[row] if views.target is None else views.target[row, view]
     scored = views.scored[row, view]
     tail = torch.zeros_like(scored) if views.tail is None else views.tail[row, view]
     read = scored | tail
-    states = _states(policy, batch, row, hidden, read)
-    if views.guidance > 0:
-        real = batch.attend[row].clone()
-        real[:, batch.prompt_length :] = False
-        states = torch.cat([states, _states(policy, batch, row, hidden | real, read)], -1)
+    states = states_at(policy, batch, row, hidden, read, views.guidance > 0)
     at_row, position = read.nonzero(as_tuple=True)
     values = _read(policy, views, states, at_row, position, target[read], scored[read], len(row))
     if not bool(values.isfinite().all()):
         raise NonFiniteScore("a scored log-prob is not finite")
     out = torch.zeros(read.shape, dtype=values.dtype, device=values.device)
-    return out.index_put((at_row, position), values)
+    out = out.index_put((at_row, position), values)
+    if anchor is None:
+        return out
+    with torch.no_grad():
+        other = states_at(anchor.policy, batch, row, hidden, scored, views.guidance > 0)
 
+    def divergences(mine: Tensor, theirs: Tensor) -> tuple[Tensor]:
+        (_, new), (_, fixed) = _log_probs(policy, views, mine), _log_probs(anchor.policy, views, theirs)
+        return (exact.divergence(new, fixed, anchor.mean),)
 
-def _states(policy: Policy, batch: RolloutBatch, row: Tensor, hidden: Tensor, read: Tensor) -> Tensor:
-    """States [n,d] at `read` bool [R,L] of the rows `row` [R] with `hidden` bool [R,T] replaced by MASK."""
-    tokens, attend = batch.tokens[row], batch.attend[row]
-    noisy = torch.where(hidden, policy.special.mask, tokens)
-    if policy.block is None:
-        return policy.hidden_at(noisy, attend, read)
-    _same_grid(policy, batch)
-    # what a view hides of the prompt is hidden from every block; the completion is noisy in its own block only
-    start = batch.prompt_length
-    clean = torch.cat([noisy[:, :start], tokens[:, start:]], 1)
-    # views of a row that hide the same of the prompt share its clean stream
-    _, stream = torch.unique(torch.cat([row[:, None], noisy[:, :start]], 1), dim=0, return_inverse=True)
-    first = torch.full((int(stream.max()) + 1,), len(row), dtype=torch.int64, device=row.device)
-    first = first.scatter_reduce(0, stream, torch.arange(len(row), device=row.device), "amin")
-    return policy.staircase_at(clean[first], attend[first], noisy, stream, read)
-
-
-def _same_grid(policy: Policy, batch: RolloutBatch) -> None:
-    """The rollouts and the policy must cut the canvas into the same blocks."""
-    if batch.block is None:
-        return
-    numbers = policy.block_numbers(batch.attend, batch.prompt_length)[:, batch.prompt_length :]
-    if not torch.equal(numbers - numbers[:, :1], batch.block):
-        raise UserError(
-            f"the rollouts were sampled on other blocks than the {policy.grid} grid of block length {policy.block} "
-            "that scores them: set rollout.sampler.grid to the grid of the sampler"
-        )
+    (kl,) = _chunked(policy, divergences, states[scored[read]], other)
+    return torch.stack([out, torch.zeros_like(out).index_put(scored.nonzero(as_tuple=True), kl)], -1)
 
 
 def _read(
@@ -146,28 +136,39 @@ def active_views(views: MaskedViews) -> tuple[Tensor, Tensor]:
     return row, view
 
 
-def score(policy: Policy, batch: RolloutBatch, views: MaskedViews, micro_batch: int) -> Tensor:
-    """Log-probs [B,N,L] of all views without gradient, `micro_batch` views at a time; zeros where nothing is scored."""
+def score(
+    policy: Policy, batch: RolloutBatch, views: MaskedViews, micro_batch: int, anchor: Anchor | None = None
+) -> Tensor:
+    """Log-probs [B,N,L] (with an `anchor` [B,N,L,2]) of all views without gradient, `micro_batch` views at a time."""
     row, view = active_views(views)
-    out = torch.zeros(views.scored.shape, device=batch.tokens.device)
+    shape = views.scored.shape if anchor is None else (*views.scored.shape, 2)
+    out = torch.zeros(shape, device=batch.tokens.device)
     with torch.no_grad():
         for start in range(0, len(row), micro_batch):
             part = slice(start, start + micro_batch)
-            values = score_rows(policy, batch, views, row[part], view[part])
+            values = score_rows(policy, batch, views, row[part], view[part], anchor)
             out = out.to(values.dtype) if out.dtype != values.dtype else out
             out[row[part], view[part]] = values
     return out
 
 
-def replay(policy: Policy, batch: RolloutBatch, views: MaskedViews, grad: Tensor, micro_batch: int) -> None:
-    """Second pass of the two-pass gradient: back-propagate `grad` [B,N,L] = d loss / d log-prob chunk by chunk.
+def replay(
+    policy: Policy,
+    batch: RolloutBatch,
+    views: MaskedViews,
+    grad: Tensor,
+    micro_batch: int,
+    anchor: Anchor | None = None,
+) -> None:
+    """Second pass of the two-pass gradient: back-propagate `grad` [B,N,L(,2)] = d loss / d score chunk by chunk.
 
     Exact for every loss that is a function of the log-probs; memory does not grow with the number of views.
     Views whose gradient is zero everywhere are skipped.
     """
     needed = views.scored if views.tail is None else views.scored | views.tail
-    row, view = ((grad != 0) & needed).any(-1).nonzero(as_tuple=True)
+    moves = grad != 0 if anchor is None else (grad != 0).any(-1)
+    row, view = (moves & needed).any(-1).nonzero(as_tuple=True)
     for start in range(0, len(row), micro_batch):
         part = slice(start, start + micro_batch)
-        values = score_rows(policy, batch, views, row[part], view[part])
+        values = score_rows(policy, batch, views, row[part], view[part], anchor)
         (values * grad[row[part], view[part]]).sum().backward()

@@ -122,15 +122,6 @@ def sequence_views(hidden: Tensor, scored: Tensor) -> MaskedViews:
     )
 
 
-def _worked(batch: RolloutBatch, revealed: Tensor, sampler: SamplerConfig) -> Tensor:
-    """Positions of the block each pass worked in, bool [B,K,L], from what it revealed (bool [B,K,L])."""
-    if batch.block is None:
-        assert batch.trajectory is not None and batch.selected is not None
-        return trajectory.active_block(batch.trajectory, batch.selected, sampler.block)
-    worked = torch.where(revealed, batch.block[:, None], -1).amax(-1, keepdim=True)
-    return batch.block[:, None] == worked
-
-
 def selected_steps(batch: RolloutBatch, sampler: SamplerConfig, score: str) -> MaskedViews:
     """The sampler's own states before the passes in `batch.selected` (EGSPO 2603.12554). One unit per slot.
 
@@ -143,7 +134,7 @@ def selected_steps(batch: RolloutBatch, sampler: SamplerConfig, score: str) -> M
     used = (steps >= 0)[:, :, None]
     hidden_canvas = trajectory.hidden_before(batch.trajectory, steps) & used
     revealed = trajectory.revealed_at(batch.trajectory, steps)
-    active = _worked(batch, revealed, sampler) & hidden_canvas
+    active = trajectory.active_block(batch.trajectory, steps, sampler.block) & hidden_canvas
     prompt = torch.zeros(rows, slots, batch.prompt_length, dtype=torch.bool, device=device)
     target = None
     if score == "proposal":
