@@ -78,9 +78,7 @@ def add_adapter(
     known = policy.family.lora_targets
     for target in wanted:
         if target not in known:
-            raise UserError(
-                f"LoRA target {target!r} is no linear layer of {policy.family.name}: {nearest(target, known)}"
-            )
+            raise UserError(f"LoRA target {target!r} is no layer of {policy.family.name}: {nearest(target, known)}")
     linear = [name for name, module in policy.backbone.named_modules() if isinstance(module, torch.nn.Linear)]
     modules = tuple(name for name in linear if name.rsplit(".", 1)[-1] in wanted)
     if not wanted or len(modules) != len(wanted) * len(policy.backbone.layers):
@@ -122,9 +120,7 @@ def load_adapter(policy: Policy, folder: Path) -> None:
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
             shapes = f"{tuple(tensor.shape)}, not {tuple(wanted[name].shape)}"
-            raise UserError(
-                f"{_theirs(policy, name)} in {folder / WEIGHTS} has shape {shapes}; is this its base model?"
-            )
+            raise UserError(f"{_theirs(policy, name)} in {folder / WEIGHTS} has shape {shapes}; load its own base")
         _set(policy, name, tensor)
 
 
@@ -174,7 +170,7 @@ def _inject(policy: Policy, adapter: Adapter) -> None:
         raise UserError("the model has an adapter already; load the base and give it one adapter")
     settings = LoraConfig(
         r=adapter.rank,
-        lora_alpha=adapter.alpha,
+        lora_alpha=adapter.alpha,  # type: ignore[arg-type]  # peft divides it by the rank, whatever its type
         use_rslora=adapter.rank_stabilised,
         lora_dropout=0.0,  # the likelihoods that form a ratio come from one deterministic network
         target_modules="|".join(re.escape(module) for module in adapter.modules),
@@ -216,7 +212,7 @@ def _theirs(policy: Policy, name: str) -> str:
 
 
 def _written_targets(policy: Policy) -> list[str] | str:
-    """Target names for the authors' code: the last part of each path, or a pattern where that would hit the head too."""
+    """Target names for the authors' code: last parts of the paths, or a pattern where those would hit the head too."""
     names = policy.family.names
     paths = [str(names.theirs("backbone." + module)) for module in policy.adapter.modules]
     last = sorted({path.rpartition(".")[2] for path in paths})

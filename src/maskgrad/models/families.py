@@ -116,7 +116,7 @@ FAMILIES: tuple[Family, ...] = (LLADA, DREAM, SDAR, SDAR_MOE)
 
 # Known by name and not readable, with the reason.
 REFUSED: dict[str, str] = {
-    "llada2_moe": "its routed experts with shared experts and group-limited sigmoid scores are no network of transformers",
+    "llada2_moe": "transformers has no network with its shared experts and group-limited sigmoid routing",
     "diffusion_gemma": "its encoder-decoder canvas does not fit a decoder whose layers are called one by one",
     "diffusion_gemma_text": "its encoder-decoder canvas does not fit a decoder whose layers are called one by one",
 }

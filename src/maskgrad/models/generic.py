@@ -83,12 +83,13 @@ class Declaration:
 
 def declaration(config: Mapping[str, Any]) -> Declaration:
     """Read and check the declared keys; a block size or shift that cannot be is a `UserError`."""
-    block, shift, eos = config.get("block_size"), config.get("logit_shift", 0), config.get("eos_token_id")
+    block, shift = config.get("block_size"), config.get("logit_shift", 0)
+    eos: Any = config.get("eos_token_id")
     if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
         raise UserError(f"the model config has block_size = {block!r}; give a positive integer, or none")
     if shift not in (0, 1) or isinstance(shift, bool):
         raise UserError(f"the model config has logit_shift = {shift!r}; 0 and 1 are possible")
-    first = eos[0] if isinstance(eos, list) and eos else eos
+    first: int | None = eos[0] if isinstance(eos, list) and eos else eos
     mask = config.get("mask_token_id")
     return Declaration(-1 if mask is None else mask, -1 if first is None else first, block, shift)
 

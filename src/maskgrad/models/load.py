@@ -83,7 +83,7 @@ def declared(
         if tokenizer is None:
             raise UserError(f"mask_token {mask_token!r} needs a tokenizer, and the checkpoint has none")
         add_mask_token(tokenizer, mask_token, family.to_backbone(config).vocab_size)
-        identity = tokenizer.convert_tokens_to_ids(mask_token)
+        identity = tokenizer.get_vocab()[mask_token]
         config = _agreed(config, "mask_token_id", identity, config.get("mask_token_id"))
     if block is not None:
         if family.visibility == "full" and family.name != "generic":

@@ -105,13 +105,14 @@ def to_moe_backbone(config: Mapping[str, Any]) -> Qwen3MoeConfig:
         raise UserError(
             f"num_experts_per_tok {config['num_experts_per_tok']} is more than num_experts {config['num_experts']}"
         )
+    experts = {key: config[key] for key in _MOE_KEYS if key in config}
+    experts["head_dim"] = decoder.head_dim(config)  # read by the network, no field of the config class
     return Qwen3MoeConfig(
         **decoder.backbone_settings(config, "SDAR"),
-        head_dim=decoder.head_dim(config),
         attention_bias=bool(config.get("attention_bias", False)),
         use_sliding_window=False,
         sliding_window=None,
-        **{key: config[key] for key in _MOE_KEYS if key in config},
+        **experts,
     )
 
 

@@ -17,8 +17,9 @@ _REAL, _PADDING = 9, 4  # positions of the padding probe
 _EVERY = 4  # the shift probe hides one position in this many
 _LEAST = 12  # hidden positions below which the shift is not judged
 TEXT = (
-    "Water boils when it is hot enough, and ice melts when it is warm. In the morning the sun rises in the east, and in "
-    "the evening it sets in the west. There are seven days in a week and twelve months in a year. Two and two make four."
+    "Water boils when it is hot enough, and ice melts when it is warm. In the morning the sun rises in the east, and "
+    "in the evening it sets in the west. There are seven days in a week and twelve months in a year. Two and two are "
+    "four."
 )
 
 

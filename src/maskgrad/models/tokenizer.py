@@ -80,7 +80,7 @@ def _from_byte_pairs(folder: Path) -> PreTrainedTokenizerFast:
     except Exception as error:  # the library raises nothing narrower for files it cannot read
         reason = " ".join(str(error).split())
         raise UserError(
-            f"vocab.json and merges.txt of {folder} cannot be read ({reason:.120}); restore them from the original model"
+            f"vocab.json and merges.txt of {folder} cannot be read ({reason:.120}); restore them from the original"
         ) from error
     tokenizer.clean_up_tokenization_spaces = False
     return tokenizer
