@@ -27,7 +27,7 @@ from maskgrad.models.attention import (
     visible,
 )
 from maskgrad.models.families import Family
-from maskgrad.models.layout import SpecialIds
+from maskgrad.models.layout import SpecialIds, adapts, plain_name
 from maskgrad.models.staircase import Layout, pack
 
 #: Names of the attention kernels, and what `transformers` calls them.
@@ -42,6 +42,8 @@ class Policy(nn.Module):
     """
 
     backbone: Any  # a decoder of transformers without its head
+    source: str | None = None  # where the weights were read from, as `load_policy` can find it again
+    adapter: Any = None  # settings of the LoRA adapter in the backbone, if there is one (adapters.py)
     forbidden: Tensor  # bool [V]; ids that are never sampled: MASK and what the tokenizer cannot decode
 
     def __init__(
@@ -248,9 +250,13 @@ class Policy(nn.Module):
         return self.head.weight.dtype
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters under their names in the authors' checkpoints, in the order of the network."""
+        """Parameters under their names in the authors' checkpoints, in the order of the network, without adapters.
+
+        Where the authors store a tensor of the network in pieces these are views of it.
+        """
         # named_parameters yields a tied table once, under the name of the embedding
-        return {str(self.family.names.theirs(name)): p for name, p in self.named_parameters()}
+        stored = [self.family.stored(plain_name(name), p) for name, p in self.named_parameters() if not adapts(name)]
+        return {name: view for views in stored for name, view in views.items()}
 
     def num_parameters(self) -> int:
         """Parameters, a tied table counted once."""

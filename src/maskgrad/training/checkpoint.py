@@ -19,6 +19,7 @@ import torch
 
 from maskgrad.diffusion.schedule import SAMPLER_FILE, SamplerConfig
 from maskgrad.errors import UserError
+from maskgrad.models.adapters import adapter_weights, save_adapter
 from maskgrad.models.policy import Policy
 from maskgrad.models.save import save_policy
 from maskgrad.reporting.journal import FILE_NAME, Journal
@@ -39,10 +40,11 @@ class Progress:
     reference: str = ""  # hash of the weights a KL term refers to, if there is one
 
 
-def weights_hash(policy: Policy) -> str:
-    """Hash of all parameters, names and bytes."""
+def weights_hash(policy: Policy, *, adapter: bool = True) -> str:
+    """Hash of all parameters, names and bytes; without those of an adapter on request."""
     digest = hashlib.blake2b(digest_size=12)
-    for name, tensor in policy.weights().items():
+    tensors = policy.weights() | (adapter_weights(policy) if adapter else {})
+    for name, tensor in tensors.items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -77,7 +79,7 @@ def save(
     """Write `folder` (checkpoints/step-NNNNNN). `journal` is the size in bytes of the journal at this moment."""
 
     def fill(target: Path) -> None:
-        save_policy(policy, target / "model")
+        _save_trained(policy, target / "model")
         torch.save(optimizer.state_dict(), target / "optimizer.pt")
         torch.save(buffer, target / "buffer.pt")
         state = {**asdict(progress), "journal_bytes": journal}
@@ -86,11 +88,22 @@ def save(
     write_atomic(folder, fill)
 
 
+def _save_trained(policy: Policy, folder: Path, dtype: str | None = None) -> None:
+    """What training changed: the adapter where there is one, else the whole model."""
+    if policy.adapter is None:
+        save_policy(policy, folder, dtype=dtype)
+    else:
+        save_adapter(policy, folder)
+
+
 def save_final(folder: Path, policy: Policy, sampler: SamplerConfig, dtype: str | None = None) -> None:
-    """The finished model in the authors' format, with the sampler settings it was evaluated with beside it."""
+    """The finished model in the authors' format, with the sampler settings it was evaluated with beside it.
+
+    Of a LoRA run it is the adapter, as a PEFT folder.
+    """
 
     def fill(target: Path) -> None:
-        save_policy(policy, target, dtype=dtype)
+        _save_trained(policy, target, dtype)
         (target / SAMPLER_FILE).write_text(sampler.model_dump_json(indent=1) + "\n")
 
     write_atomic(folder, fill)
