@@ -94,6 +94,12 @@ def block_elbo(
     return canvas_views(batch, hidden, scored, weight, torch.zeros_like(scored, dtype=torch.int64), 1)
 
 
+def counted_pairs(batch: RolloutBatch, seed: int, use: int, *, draws: int, coupled: bool) -> MaskedViews:
+    """ESPO's estimate (2512.03759) block by block: `draws` masks of each row, with their complements if `coupled`."""
+    pairing: Pairing = "complementary" if coupled else "independent"
+    return block_elbo(batch, seed, use, draws=2 * draws if coupled else draws, pairing=pairing)
+
+
 def _first_of_block(block: Tensor) -> Tensor:
     """First canvas position int64 [B,L] of the block of each position."""
     first = torch.cat([torch.ones_like(block[:, :1], dtype=torch.bool), block[:, 1:] > block[:, :-1]], 1)

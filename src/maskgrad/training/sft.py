@@ -30,6 +30,7 @@ from maskgrad.settings import parse
 from maskgrad.tasks.base import Task
 from maskgrad.tasks.registry import make_task
 from maskgrad.training import checkpoint, optim
+from maskgrad.training.collect import canvas_blocks
 from maskgrad.training.corpus import answer_rows, draw_block_masks, draw_masks, maskable, masked_loss
 from maskgrad.training.interrupt import Interruptible, TrainingStopped
 from maskgrad.training.loop import set_threads
@@ -144,9 +145,9 @@ class SupervisedRun:
         """Hidden answer positions bool [B,L] and weights of one update's draw."""
         if self.policy.block is None:
             return draw_masks(self.config.objective, allowed, sample, self.config.seed)
-        attend = torch.cat([real, torch.ones_like(allowed)], 1)
-        block = self.policy.block_numbers(attend, real.shape[1])[:, real.shape[1] :]
-        return draw_block_masks(self.config.objective, allowed, block - block[:, :1], sample, self.config.seed)
+        block = canvas_blocks(self.policy, real, allowed.shape[1])
+        assert block is not None
+        return draw_block_masks(self.config.objective, allowed, block, sample, self.config.seed)
 
     def _update(self) -> None:
         c, step = self.config, self.progress.step
