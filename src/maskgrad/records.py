@@ -47,6 +47,7 @@ class Trajectory:
     one_shot: Tensor | None = None  # int32 [B,S,L]; greedy completion of the state before each pass
     proposals: Tensor | None = None  # int32 [B,S,L]; token proposed at every masked position of the active block, or -1
     forwards: int = 0  # sequences sent through the network
+    first_block: Tensor | None = None  # int64 [B]; canvas positions in the row's first block, None = whole blocks
 
 
 @dataclass(frozen=True, kw_only=True)

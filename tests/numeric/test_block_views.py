@@ -77,7 +77,7 @@ def exact_elbo(policy: Policy, batch: RolloutBatch, row: int) -> float:
 @each_draw
 @pytest.mark.parametrize("grid", ["absolute", "response"])
 def test_estimate_is_unbiased(grid: str, options: dict[str, Any]) -> None:
-    """6000 rollouts' masks: every distinct mask of a block is scored once, its frequency and weight come from the views."""
+    """The masks of 6000 rollouts. A mask of a block is scored once; its frequency and weight come from the views."""
     policy = block_policy(3, grid=grid)
     batch = block_batch(policy, length=7)
     for row in (0, 1):
