@@ -50,7 +50,7 @@ class Task(Protocol):
 
     `metrics` names the entries of `Grade.parts` that evaluation averages beside accuracy. `has_gold` says
     whether `target` can be called. `columns` names what grading reads from `Example.columns`, `aliases` maps
-    other names these columns have in public data to ours.
+    other names these columns have in public data to ours. `grader` names the rules of grading and their version.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Task(Protocol):
     has_gold: bool = True
     columns: tuple[str, ...] = ()
     aliases: Mapping[str, str] = {}
+    grader: str = ""
 
     def size(self, split: str) -> int | None:
         """Number of examples in the split; None for an endless generator."""

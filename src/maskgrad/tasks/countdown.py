@@ -77,6 +77,7 @@ class CountdownTask(Task):
     """Examples carry the columns `numbers` (list of ints) and `target` (int)."""
 
     name = "countdown"
+    grader = GRADER
     metrics = ("well_formed",)
     columns = ("numbers", "target")
     aliases = {"nums": "numbers", "input": "numbers", "output": "target"}

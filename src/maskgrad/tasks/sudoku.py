@@ -51,6 +51,7 @@ class SudokuTask(Task):
     """Examples carry the columns `puzzle` and `solution`, 16 digits each."""
 
     name = "sudoku"
+    grader = GRADER
     metrics = ("cell_accuracy",)
     columns = ("puzzle", "solution")
     aliases = {"Puzzle": "puzzle", "Solution": "solution"}
