@@ -14,6 +14,8 @@ from maskgrad.tasks.base import Example
 
 Key = tuple[str, int, str]  # settings, seed, id
 
+_BEGINNING = b'{"settings": '
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -71,6 +73,7 @@ class OutputsFile:
             for number, line in enumerate(whole[0].split(b"\n") if whole[1] else [], start=1):
                 self._take(number, line)
             if whole[2]:
+                self._require_torn(whole[2])
                 os.truncate(self.path, len(whole[0]) + len(whole[1]))
 
     def _take(self, number: int, line: bytes) -> None:
@@ -92,6 +95,11 @@ class OutputsFile:
         self._parts[row["settings"]].put(
             Finished(row["id"], row["seed"], row["prompt"], columns, row["completion"], row["tokens"])
         )
+
+    def _require_torn(self, tail: bytes) -> None:
+        """A last line without its end is dropped only if `append` began it."""
+        if not tail.startswith(_BEGINNING) and not _BEGINNING.startswith(tail):
+            raise UserError(f"{self.path} ends with a line that is no output of eval: name another file for --outputs")
 
     def part(self, settings: str) -> Outputs:
         return self._parts[settings]

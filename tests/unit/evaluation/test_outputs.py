@@ -75,6 +75,13 @@ def test_a_file_of_another_kind_is_refused_and_kept(line: str, tmp_path: Path) -
     assert (tmp_path / "o.jsonl").read_text() == line + "\n"
 
 
+def test_a_file_without_a_line_end_is_not_taken_for_a_torn_one(tmp_path: Path) -> None:
+    (tmp_path / "o.jsonl").write_text("my notes")
+    with pytest.raises(UserError, match="ends with a line that is no output of eval"):
+        store(tmp_path / "o.jsonl")
+    assert (tmp_path / "o.jsonl").read_text() == "my notes"
+
+
 def test_other_settings_are_refused_unless_they_are_of_another_model_of_the_grid(tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     store(path).part("a").add([finished(0)])
