@@ -122,4 +122,4 @@ class OutputsFile:
 
 
 def _line(row: dict[str, Any]) -> bytes:
-    return (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    return (json.dumps(row, ensure_ascii=False, default=str) + "\n").encode("utf-8", "backslashreplace")
