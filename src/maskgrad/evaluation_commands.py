@@ -106,7 +106,7 @@ def _evaluate_model(
     about = {"adapter": known.adapter, "weights": weights_hash(policy), "dtype": known.dtype, "device": known.device}
     about |= {"max_prompt_length": known.max_prompt_length}
     names = [
-        settings_hash(**about, task=cell.settings["name"], split=known.split, sampler=cell.sampler.model_dump())
+        settings_hash(**about, task=sorted(cell.settings.items()), split=known.split, sampler=cell.sampler.model_dump())
         for cell in group
     ]
     store = OutputsFile(known.outputs, model, names, known.model) if known.outputs else None

@@ -38,7 +38,7 @@ def test_the_formats_give_the_same_rows(name: str, text: str, tmp_path: Path) ->
         ("r.json", "[1]", "no list of objects"),
         ("r.json", '[{"prompt": "a"}, {}]', "row 2: column 'prompt' is missing; found none"),
         ("r.csv", "prompt,answer\na,b,c\n", "line 2: more fields than the 2 columns"),
-        ("r.csv", 'prompt\n"a', "line 2: unexpected end of data"),
+        ("r.csv", 'prompt\n"a', "unexpected end of data"),
         ("r.csv", "question\na\n", "line 2: column 'prompt' is missing; found question"),
         ("r.csv", "prompt,answer\na\n", "line 2: column 'answer' is missing"),
         ("r.txt", "a", r"give one of \.jsonl, \.json, \.csv"),
