@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,16 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def load_rows(path: str | Path, columns: Sequence[str] = ("prompt",)) -> list[Row]:
+def load_rows(
+    path: str | Path, columns: Sequence[str] = ("prompt",), readable: Callable[[Row], bool] | None = None
+) -> list[Row]:
     """Every row of the file, each with the named columns. CSV values are text.
 
-    Refused, with the line where there is one: another format, a row that is no object, a missing column, no rows.
+    `readable` says whether a row's gold answer can be read. Rows where it cannot are left out, because they could
+    only ever be paid wrongly, and counted in a warning.
+
+    Refused, with the line where there is one: another format, a row that is no object, a missing column, no rows, and
+    a file none of whose answers can be read.
     """
     file = Path(path)
     if file.suffix not in FORMATS:
@@ -41,7 +48,24 @@ def load_rows(path: str | Path, columns: Sequence[str] = ("prompt",)) -> list[Ro
         for column in columns:
             if row.get(column) is None:
                 raise UserError(f"{where}: column {column!r} is missing; found {', '.join(map(str, row)) or 'none'}")
+    if readable is not None:
+        rows = _with_readable_gold(file, rows, readable)
     return [row for _, row in rows]
+
+
+def _with_readable_gold(
+    file: Path, rows: list[tuple[str, Row]], readable: Callable[[Row], bool]
+) -> list[tuple[str, Row]]:
+    kept = [(where, row) for where, row in rows if readable(row)]
+    if not kept:
+        raise UserError(f"{file}: none of the {len(rows)} gold answers can be read; check the format of the answers")
+    if len(kept) < len(rows):
+        first = next(where for where, row in rows if not readable(row))
+        count = len(rows) - len(kept)
+        warnings.warn(
+            f"{count} of {len(rows)} rows dropped, their gold answers cannot be read; first {first}", stacklevel=3
+        )
+    return kept
 
 
 def json_lines(file: Path) -> list[tuple[str, Row]]:

@@ -57,3 +57,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8 text"):
         load_rows(tmp_path / "r.jsonl")
+
+
+def test_rows_whose_gold_cannot_be_read_are_dropped_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("prompt,answer\na,1\nb,one\nc,3\nd,\n")
+    with pytest.warns(UserWarning, match=r"2 of 4 rows dropped, .*first .*r\.csv, line 3"):
+        rows = load_rows(tmp_path / "r.csv", readable=lambda row: row["answer"].isdecimal())
+    assert [row["prompt"] for row in rows] == ["a", "c"]
+    with pytest.raises(UserError, match="none of the 4 gold answers can be read"):
+        load_rows(tmp_path / "r.csv", readable=lambda row: False)
