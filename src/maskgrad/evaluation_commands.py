@@ -124,7 +124,7 @@ def _evaluate_model(
             max_prompt_length=known.max_prompt_length,
             seed=known.seed,
             repeats=known.repeats,
-            outputs=store and store.part(name),
+            outputs=None if store is None else store.part(name),
             progress=_progress(),
         )
         details = {**about, "settings": name, "task_settings": task, "grader": cell.task.grader}
