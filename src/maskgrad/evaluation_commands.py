@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maskgrad.commands import (
     SAMPLER_OPTIONS,
@@ -22,6 +22,9 @@ from maskgrad.commands import (
     write_json,
 )
 from maskgrad.errors import UserError
+
+if TYPE_CHECKING:
+    from maskgrad.evaluation.outputs import OutputsFile
 
 #: Seconds between progress lines where the screen cannot be redrawn.
 QUIET = 60.0
@@ -53,6 +56,8 @@ def evaluate(known: argparse.Namespace, rest: list[str]) -> int:
     if known.model is None or known.task is None:
         missing = "--model" if known.model is None else "--task"
         raise UserError(f"{missing} is missing: give --model and --task, or --compare A.json B.json")
+    if known.file is not None and len(known.task) > 1:
+        raise UserError(f"--file {known.file} beside {len(known.task)} tasks: write --task NAME:file=PATH for each")
     cells = list(_cells(known))
     results: list[dict[str, Any]] = []
     try:
@@ -96,9 +101,8 @@ def _sampler_grid(known: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def _evaluate_model(
     known: argparse.Namespace, model: str, group: list[Cell], cells: list[Cell]
 ) -> list[dict[str, Any]]:
-    from maskgrad.evaluation.evaluate import evaluate as run
     from maskgrad.evaluation.outputs import OutputsFile
-    from maskgrad.evaluation.result import record, settings_hash
+    from maskgrad.evaluation.result import settings_hash
     from maskgrad.models.fingerprint import weights_hash
     from maskgrad.reporting.console import Console
 
@@ -110,33 +114,42 @@ def _evaluate_model(
         for cell in group
     ]
     store = OutputsFile(known.outputs, model, names, known.model) if known.outputs else None
-    about = {"model": model, "file": known.file, **about}
     results = []
     for cell, name in zip(group, names, strict=True):
-        task = {key: value for key, value in cell.settings.items() if key != "file"}
-        found = run(
-            policy,
-            cell.task,
-            known.split,
-            known.limit or cell.task.size(known.split) or 200,
-            cell.sampler,
-            micro_batch=known.micro_batch,
-            max_prompt_length=known.max_prompt_length,
-            seed=known.seed,
-            repeats=known.repeats,
-            outputs=None if store is None else store.part(name),
-            progress=_progress(),
-        )
-        details = {**about, "settings": name, "task_settings": task, "grader": cell.task.grader}
-        result = record(found, seed=known.seed, repeats=known.repeats, about=details)
-        result["time"] |= {"micro_batch": known.micro_batch, "threads": known.threads}
-        if store is not None:
-            store.finish(name, [{**item, "task": task} for item in found.items])
+        result = _evaluate_cell(known, policy, cell, {"model": model, **about, "settings": name}, store)
         if len(cells) > 1:
             print(cell.label)
         Console().show({"event": "eval", "step": None, **result, "time": {"wall": time.time()}})
         results.append(result)
     return results
+
+
+def _evaluate_cell(
+    known: argparse.Namespace, policy: Any, cell: Cell, about: dict[str, Any], store: OutputsFile | None
+) -> dict[str, Any]:
+    from maskgrad.evaluation.evaluate import evaluate as run
+    from maskgrad.evaluation.result import record
+
+    found = run(
+        policy,
+        cell.task,
+        known.split,
+        known.limit or cell.task.size(known.split) or 200,
+        cell.sampler,
+        micro_batch=known.micro_batch,
+        max_prompt_length=known.max_prompt_length,
+        seed=known.seed,
+        repeats=known.repeats,
+        outputs=None if store is None else store.part(about["settings"]),
+        progress=_progress(),
+    )
+    task = {key: value for key, value in cell.settings.items() if key != "file"}
+    details = {**about, "file": cell.settings.get("file"), "task_settings": task, "grader": cell.task.grader}
+    result = record(found, seed=known.seed, repeats=known.repeats, about=details)
+    result["time"] |= {"micro_batch": known.micro_batch, "threads": known.threads}
+    if store is not None:
+        store.finish(about["settings"], [{**item, "task": task} for item in found.items])
+    return result
 
 
 def _progress() -> Callable[[int, int], None]:

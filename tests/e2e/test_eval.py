@@ -177,6 +177,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "repeats without chance": (["--gen-length", "16", "--repeats", "2"], ["2 repeats", "temperature above 0"]),
     "an adapter that is not there": (["--gen-length", "16", "--adapter", "/nowhere"], ["/nowhere"]),
     "another file": (["--gen-length", "16", "--outputs", __file__], ["line 1 is no output of eval"]),
+    "one file for two tasks": (["--file", "x.csv", "--task", "countdown"], ["x.csv", "2 tasks", "NAME:file=PATH"]),
     "compare with nothing": (["--compare", "none.json", "none.json"], ["cannot read none.json"]),
 }
 
