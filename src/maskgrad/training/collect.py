@@ -80,6 +80,7 @@ def collect(
         sample=prompts.sample,
         reward=torch.tensor([0.0 if g.reward is None else g.reward for g in grades], device=policy.device),
         trajectory=path,
+        block=canvas_blocks(policy, prompts.real, live.shape[1]),
     )
     batch = with_steps(policy, task, algorithm, batch, repeated, grades, seed)
     kept, dropped = _usable(batch, grades)
@@ -92,6 +93,15 @@ def collect(
     ]
     ended = time.perf_counter()
     return Collected(rows_of(batch, kept), metrics, rows, {"sample": sampled - started, "grade": ended - sampled})
+
+
+def canvas_blocks(policy: Policy, real: Tensor, length: int) -> Tensor | None:
+    """Block int64 [B,L] of each canvas position behind prompts `real` bool [B,P]; None under full attention."""
+    if policy.block is None:
+        return None
+    attend = torch.cat([real, real.new_ones(len(real), length)], 1)
+    numbers = policy.block_numbers(attend, real.shape[1])[:, real.shape[1] :]
+    return numbers - numbers[:, :1]
 
 
 def _usable(batch: RolloutBatch, grades: Sequence[Grade]) -> tuple[Tensor, int]:
