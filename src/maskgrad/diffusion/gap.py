@@ -44,7 +44,7 @@ def sampler_gap(policy: Policy, prompts: PromptBatch, path: Trajectory, config: 
 def rescored(
     policy: Policy, prompts: PromptBatch, path: Trajectory, config: SamplerConfig, rows: Tensor, step: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs [n] of the tokens revealed in pass `step` int64 [R] of `rows`: of the network run whole, and recorded."""
+    """Log-probs [n] of what pass `step` int64 [R] of `rows` revealed: of the network run whole, and as recorded."""
     commit = path.commit_step[rows].to(torch.int64)
     revealed = commit == step[:, None]
     hidden = (commit >= step[:, None]) | (commit < 0)
