@@ -86,15 +86,19 @@ def _save_trained(policy: Policy, folder: Path, dtype: str | None = None) -> Non
         save_adapter(policy, folder)
 
 
-def save_final(folder: Path, policy: Policy, sampler: SamplerConfig, dtype: str | None = None) -> None:
+def save_final(
+    folder: Path, policy: Policy, sampler: SamplerConfig, dtype: str | None = None, card: str | None = None
+) -> None:
     """The finished model in the authors' format, with the sampler settings it was evaluated with beside it.
 
-    Of a LoRA run it is the adapter, as a PEFT folder.
+    Of a LoRA run it is the adapter, as a PEFT folder. `card` is the text of its README.md.
     """
 
     def fill(target: Path) -> None:
         _save_trained(policy, target, dtype)
         (target / SAMPLER_FILE).write_text(sampler.model_dump_json(indent=1) + "\n")
+        if card is not None:
+            (target / "README.md").write_text(card, "utf-8")
 
     write_atomic(folder, fill)
 
