@@ -186,3 +186,12 @@ def test_transfer_schedule() -> None:
     for name, counts in table.items():
         masked, steps = map(int, name.split("/"))
         assert schedule(masked, steps) == counts
+
+
+@pytest.mark.parametrize("entry", [e for e in index() if "model_calls" in e], ids=lambda e: e["file"])
+def test_passes_of_a_prompt_that_ends_inside_a_block(entry: dict) -> None:
+    """Calls that do not store, also of the runs whose tensors are not here."""
+    if entry["remasking_strategy"] == "low_confidence_dynamic":
+        return
+    first = entry["block_length"] - entry["prompt_length"] % entry["block_length"]
+    assert config_of(entry, "none").most_passes(first) == entry["model_calls"] - entry["store_calls"]

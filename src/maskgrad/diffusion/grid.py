@@ -16,6 +16,7 @@ from maskgrad.diffusion.schedule import GridName, SamplerConfig
 from maskgrad.errors import UserError
 from maskgrad.models.policy import Policy
 from maskgrad.records import PromptBatch
+from maskgrad.settings import parse
 
 
 def grid_of(policy: Policy, config: SamplerConfig) -> GridName:
@@ -70,7 +71,7 @@ def fitted(policy: Policy, config: SamplerConfig) -> SamplerConfig:
     block = policy.block
     if block is None or config.block_length is not None:
         return config
-    return SamplerConfig.model_validate({**config.model_dump(), "block_length": block})
+    return parse(SamplerConfig, {**config.model_dump(), "block_length": block}, "sampler options")
 
 
 @dataclass(frozen=True)

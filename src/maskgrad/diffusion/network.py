@@ -33,7 +33,9 @@ class Pass:
 
 
 class Network(Protocol):
-    forwards: int  # rows sent through the network
+    @property
+    def forwards(self) -> int:
+        """Rows sent through the network."""
 
     def states(self, ask: Pass) -> Tensor: ...
 

@@ -8,6 +8,7 @@ at the masked positions that are read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -219,7 +220,9 @@ def plans(config: SamplerConfig, firsts: list[int]) -> Tensor:
 
     `firsts`: canvas positions in the first block, one kind of row each.
     """
-    made = [config.rates(f) if config.remasking == "origin" else config.commits(f) for f in firsts]
+    made: list[Sequence[Sequence[float]]] = [  # counts are exact as floats
+        config.rates(f) if config.remasking == "origin" else config.commits(f) for f in firsts
+    ]
     blocks, width = max(map(len, made)), max(len(passes) for plan in made for passes in plan)
     out = torch.zeros(len(made), blocks, width)
     for kind, plan in enumerate(made):

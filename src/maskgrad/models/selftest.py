@@ -67,15 +67,17 @@ def _check_shift(policy: Policy) -> None:
     # one nat on average, and four standard errors: what a random network shows once in tens of thousands of loads
     if mean > 1.0 and mean > 4 * error:
         raise UserError(
-            f"the network predicts hidden tokens {mean:.1f} nats better with logit_shift {other} than with "
+            f"the network tells hidden tokens apart {mean:.1f} nats better with logit_shift {other} than with "
             f"{declared}, as {policy.family.name} has it; use the config.json of these weights, or correct logit_shift"
         )
 
 
 def shift_preference(policy: Policy, ids: Tensor, other: int, declared: int) -> Tensor:
-    """Log-probability of each hidden token under shift `other` minus that under `declared`, fp32 [n].
+    """How much better each hidden token is told from the others under shift `other` than `declared`, nats, fp32 [n].
 
-    `ids` int64 [T]; every fourth position is hidden, none of the first three.
+    Of each prediction counts the log-probability of its token minus the mean over all hidden tokens: a network that
+    predicts the same everywhere, as an untrained one does at hidden positions, has 0 on average under either shift,
+    whatever it predicts. `ids` int64 [T]; every fourth position is hidden, none of the first three.
     """
     place = torch.arange(_EVERY - 1, len(ids), _EVERY, device=ids.device)
     tokens = ids.clone()
@@ -84,8 +86,9 @@ def shift_preference(policy: Policy, ids: Tensor, other: int, declared: int) -> 
     found = []
     for shift in (other, declared):
         logp = policy.logits(hidden[place - shift]).log_softmax(-1)
-        found.append(logp.gather(-1, ids[place][:, None])[:, 0])
-    return (found[0] - found[1]).float()
+        pairs = logp[:, ids[place]]  # [n,n]: prediction at a hidden position, token of a hidden position
+        found.append(pairs.diagonal() - pairs.mean(1))
+    return (found[0] - found[1]).detach().float()
 
 
 def _text(policy: Policy) -> Tensor | None:

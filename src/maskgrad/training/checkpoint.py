@@ -6,7 +6,6 @@ generator state: every draw of the library is named (see randomness.py), so coun
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -19,7 +18,8 @@ import torch
 
 from maskgrad.diffusion.schedule import SAMPLER_FILE, SamplerConfig
 from maskgrad.errors import UserError
-from maskgrad.models.adapters import adapter_weights, save_adapter
+from maskgrad.models.adapters import save_adapter
+from maskgrad.models.fingerprint import weights_hash as weights_hash
 from maskgrad.models.policy import Policy
 from maskgrad.models.save import save_policy
 from maskgrad.reporting.journal import FILE_NAME, Journal
@@ -38,16 +38,6 @@ class Progress:
     skipped: int = 0
     task: str = ""  # hash of the task the run was started with
     reference: str = ""  # hash of the weights a KL term refers to, if there is one
-
-
-def weights_hash(policy: Policy, *, adapter: bool = True) -> str:
-    """Hash of all parameters, names and bytes; without those of an adapter on request."""
-    digest = hashlib.blake2b(digest_size=12)
-    tensors = policy.weights() | (adapter_weights(policy) if adapter else {})
-    for name, tensor in tensors.items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def write_atomic(folder: Path, fill: Any) -> None:
@@ -96,15 +86,19 @@ def _save_trained(policy: Policy, folder: Path, dtype: str | None = None) -> Non
         save_adapter(policy, folder)
 
 
-def save_final(folder: Path, policy: Policy, sampler: SamplerConfig, dtype: str | None = None) -> None:
+def save_final(
+    folder: Path, policy: Policy, sampler: SamplerConfig, dtype: str | None = None, card: str | None = None
+) -> None:
     """The finished model in the authors' format, with the sampler settings it was evaluated with beside it.
 
-    Of a LoRA run it is the adapter, as a PEFT folder.
+    Of a LoRA run it is the adapter, as a PEFT folder. `card` is the text of its README.md.
     """
 
     def fill(target: Path) -> None:
         _save_trained(policy, target, dtype)
         (target / SAMPLER_FILE).write_text(sampler.model_dump_json(indent=1) + "\n")
+        if card is not None:
+            (target / "README.md").write_text(card, "utf-8")
 
     write_atomic(folder, fill)
 

@@ -26,6 +26,7 @@ from maskgrad.settings import parse
 from maskgrad.tasks.base import Example, Task, self_test
 from maskgrad.tasks.registry import make_task
 from maskgrad.training import checkpoint, optim
+from maskgrad.training.card import model_card
 from maskgrad.training.checkpoint import Progress
 from maskgrad.training.collect import collect
 from maskgrad.training.interrupt import Interrupted, Interruptible, TrainingStopped
@@ -172,7 +173,8 @@ class TrainingRun:
         while self.progress.step < self.config.train.max_updates:
             self._one_update()
         last = self._last_evaluation()
-        checkpoint.save_final(self.out / "final", self.policy, self.config.eval_sampler())
+        card = model_card(self.config, self.policy, last, self.progress.step)
+        checkpoint.save_final(self.out / "final", self.policy, self.config.eval_sampler(), card=card)
         self._write("end", reason="completed")
         return last
 
