@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from maskgrad.cli import main
-from maskgrad.config import RunConfig
+from maskgrad.config import RunConfig, sft_config
 from maskgrad.errors import UserError
 from maskgrad.likelihood import score as scorer
 from maskgrad.models import load_policy
 from maskgrad.models.adapters import adapter_weights
 from maskgrad.reporting.journal import read, without_time
-from maskgrad.training import checkpoint, loop
+from maskgrad.training import checkpoint, loop, sft
 from maskgrad.training.loop import TrainingRun
+from maskgrad.training.sft import SupervisedRun
 from maskgrad.training.update import Prepared
 
 BASE = "maskgrad:base_sudoku_tiny"
@@ -138,3 +139,31 @@ def test_command_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["train", "smoke", "--out", str(tmp_path / "bad"), "--model.lora.targets", "[attn_out]", *light]) == 2
     assert "attn_out" in capsys.readouterr().err
+
+
+def test_supervised_training_of_an_adapter_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "model": {"path": BASE, "architecture": None, "characters": None, "lora": {"rank": 2}},
+        "stages": [{"updates": 4, "lr": 1e-3}],
+        "checkpoint_every": 2,
+        "batch": 4,
+        "eval": {"count": 4},
+    }
+    config = sft_config("base_sudoku_tiny", settings)
+    SupervisedRun.new(config, tmp_path / "whole").train()
+    real, calls = sft.optim.guarded_step, [0]
+
+    def dying(*arguments: Any) -> bool:
+        calls[0] += 1
+        if calls[0] == 4:
+            raise Crash
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sft.optim, "guarded_step", dying)
+        with pytest.raises(Crash):
+            SupervisedRun.new(config, tmp_path / "torn").train()
+    SupervisedRun.reopen(tmp_path / "torn").train()
+    assert outcome(tmp_path / "torn") == outcome(tmp_path / "whole")
+    with pytest.raises(UserError, match="an adapter needs a trained base"):
+        sft_config("base_sudoku_tiny", {"model": {"lora": {"rank": 2}}})
