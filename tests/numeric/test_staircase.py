@@ -234,7 +234,7 @@ def test_flex_needs_a_gpu() -> None:
 
 @pytest.mark.parametrize("micro_batch", [1, 4])
 def test_replayed_gradient_equals_the_joint_one(micro_batch: int) -> None:
-    """Views packed together or one by one: the same gradient, up to the norms, which compute in fp32 whatever the dtype."""
+    """Views packed together or one by one: the same gradient, up to the norms, which compute in fp32 always."""
     policy = block_policy()
     batch = block_batch(policy)
     views = block_views.block_elbo(batch, 0, draws=3)
