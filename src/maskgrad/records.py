@@ -63,6 +63,7 @@ class RolloutBatch:
     selected: Tensor | None = None  # int64 [B,K]; chosen denoising passes, -1 = slot unused
     selected_weight: Tensor | None = None  # fp32 [B,K]; Horvitz-Thompson weight of the slot
     step_reward: Tensor | None = None  # fp32 [B,K]; rewards of the one-shot completions at the selected passes
+    step_centred: Tensor | None = None  # fp32 [B,K]; step_reward minus the mean of the other members at the same pass
 
     @property
     def prompt_length(self) -> int:

@@ -107,6 +107,21 @@ def test_the_reference_is_the_base_without_a_copy(
     assert not torch.equal(second.reference[0], second.old[0])  # by then the adapter has moved
 
 
+def test_an_exact_kl_is_to_the_base(smoke: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """Told from two networks: one run with the adapter switched off for the reference, one with the base beside it."""
+    settings = {**SETTINGS, "algorithm": {"beta": 0.04, "kl": "exact", "minibatches": 1}, "train": {"max_updates": 3}}
+    kls = []
+    for name in ("one", "two"):
+        run = TrainingRun.new(smoke("egspo", settings), tmp_path / name)
+        if name == "two":
+            run.reference = load_policy(BASE).requires_grad_(False)
+        run.start()
+        kls.append([line["kl"] for line in read(tmp_path / name / "journal.jsonl") if line["event"] == "update"])
+    assert kls[0] == kls[1] and kls[0][0] == 0 < kls[0][2]
+    finals = [(tmp_path / name / "final" / "adapter_model.safetensors").read_bytes() for name in ("one", "two")]
+    assert finals[0] == finals[1]
+
+
 def test_training_goes_on_with_an_adapter(finished: Path, smoke: Callable[..., RunConfig], tmp_path: Path) -> None:
     settings = {**SETTINGS, "model": {"adapter": str(finished / "final")}, "train": {"max_updates": 1}}
     run = TrainingRun.new(smoke("diffu_grpo", settings), tmp_path / "run")

@@ -7,6 +7,7 @@ swapped; returns not divided by 1 + lambda; length weights or the cap dropped; s
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,16 @@ from torch import Tensor
 
 from maskgrad.algorithms import EGSPO, EGSPOSA, DiffuGRPO, StableDRL, advantages
 from maskgrad.algorithms.base import count
-from maskgrad.algorithms.surrogate import Objective, policy_loss
+from maskgrad.algorithms.objective import Objective
+from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.likelihood import views
+from maskgrad.likelihood.exact import divergence
 from maskgrad.likelihood.score import score, score_rows
 from maskgrad.models.load import load_policy
 from maskgrad.records import Counts, LossSum, MaskedViews, RolloutBatch, Trajectory, Units
+from maskgrad.tasks.base import Grade
+from maskgrad.training.step_rewards import step_value
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
 FOLDER = GOLDEN / "losses"
@@ -114,11 +119,10 @@ def egspo_of(mode: str, beta: float, kind: type[EGSPO] = EGSPO, **extra) -> EGSP
 
 @pytest.mark.parametrize("name", files("egspo/*"))
 def test_egspo(name: str) -> None:
-    """Step ratios with the asymmetric clip and k3 KL. The exact KL is not a KL of this library: its recorded value is
-    taken off the recorded loss (released `mean` divides it by V)."""
+    """Step ratios with the asymmetric clip, k3 KL or exact KL (released `mean` divides it by V)."""
     entry, file = INDEX[name], load_file(FOLDER / f"{name}.safetensors")
     mode, n, exact = entry["logps_aggregation_mode"], entry["tokens_per_step"], entry["use_exact_kl"]
-    algorithm = egspo_of(mode, 0.0 if exact else entry["beta"])
+    algorithm = egspo_of(mode, entry["beta"], compat="released", kl="exact" if exact else "k3")
     assert (algorithm.clip_low, algorithm.clip_high) == (1 - entry["epsilon"], 1 + entry["epsilon_high"])
     factor = 1 if mode == "sum" else n  # `mean` records log-probs per token
     leaf = file["step_logps"].clone().requires_grad_(True)
@@ -128,9 +132,18 @@ def test_egspo(name: str) -> None:
     )
     counts = Counts(rows=6, groups=2, live_tokens=1, units=6, scored_tokens=6 * n)
     live, group = torch.ones(6, 1, dtype=torch.bool), torch.arange(6) // 3
-    loss = policy_loss(algorithm.objective(), new, file["advantages"][:, None], group, live, counts, old, ref)
-    wanted = file["loss"] - (entry["beta"] * entry["metrics"]["exact_kl"] if exact else 0.0)
-    close(loss.total, wanted)
+    objective, table, apart = algorithm.objective(), None, None
+    if exact:
+        table = file["all_tokens_logps"].clone().requires_grad_(True)
+        kl = divergence(table, file["ref_all_tokens_logps"], objective.kl == "exact_mean").sum(-1, keepdim=True)
+        apart = units(kl, size=n, per_token=False)
+    advantage = file["advantages"][:, None]
+    loss = policy_loss(objective, new, advantage, group, live, counts, old, ref, divergence=apart)
+    close(loss.total, file["loss"])
+    if table is not None:
+        (grad,) = torch.autograd.grad(loss.total, table, retain_graph=True)
+        torch.testing.assert_close(grad, file["grad_wrt_all_tokens_logps"], **GRADIENT)
+        assert abs(loss.metrics["kl"][0] / (6 if mode == "mean" else 6 * n) - entry["metrics"]["exact_kl"]) < 1e-4
     (grad,) = torch.autograd.grad(loss.total, leaf)
     torch.testing.assert_close(grad, file["grad_wrt_step_logps"], **GRADIENT)
     d = (leaf - file["old_step_logps"]).detach()
@@ -172,13 +185,10 @@ def scored(policy, batch: RolloutBatch, seen: MaskedViews) -> Tensor:
     return torch.zeros(seen.scored.shape).index_put((row, view), values)
 
 
-def test_chain_of_diffu_grpo() -> None:
+@pytest.mark.parametrize("name", files("chain/d1*"))
+def test_chain_of_diffu_grpo(name: str) -> None:
     """Prompt masks, old and reference log-probs, advantages, loss and parameter gradients of a whole d1 update."""
-    name = "chain/d1_diffu_grpo"
-    path = FOLDER / f"{name}.safetensors"
-    if not path.is_file():
-        pytest.skip(f"{name} is not part of this copy")
-    entry, file = INDEX[name], load_file(path)
+    entry, file = INDEX[name], load_file(FOLDER / f"{name}.safetensors")
     turn = entry["_step_in_compute_loss"] % entry["num_iterations"]
     tokens = torch.cat([file["prompt_ids"], file["completion_ids"]], 1)
     # d1 regenerates its masks: prompt tokens whose uniform draw lies below p_mask_prompt
@@ -270,7 +280,8 @@ def test_chain_of_egspo(name: str) -> None:
     """Recorded trajectories and chosen steps: old log-probs, stepwise advantages, the loss of each step slot, and the
     parameter gradients of the first slot.
 
-    Advantages of `correctness_step_reward_only` are taken as recorded: the option is not offered."""
+    `correctness_step_reward_only`: the second reward function is the verdict, and the released code ignores the reward
+    weights, so the functions are added up unweighted here."""
     entry, file = INDEX[name], load_file(FOLDER / f"{name}.safetensors")
     args = entry["args"]
     algorithm, batch = chain_algorithm(args, entry["beta"]), egspo_batch(entry, file)
@@ -281,8 +292,14 @@ def test_chain_of_egspo(name: str) -> None:
     divisor = 1.0 if args["logps_aggregation_mode"] == "sum" else before.size
     torch.testing.assert_close((before.lower / divisor).T, file["old_per_token_logps"], rtol=0, atol=2e-4)
     advantage = file["advantages_per_step"]
-    if not args["correctness_step_reward_only"]:
-        close(algorithm.advantage(batch), advantage)
+    if args["correctness_step_reward_only"]:
+        final = Grade(reward=0.0, correct=True, status="ok")
+        verdicts = file["step_rewards_func2"][:, :-1].tolist()  # not 0 or 1 in the recording, which the rule allows
+        guess = [[Grade(reward=9.0, correct=c, status="ok") for c in row] for row in verdicts]
+        values = [[step_value("correctness_released", final, g) for g in row] for row in guess]
+        unweighted = file["step_rewards_func1"][:, -1] + file["step_rewards_func2"][:, -1]
+        batch = replace(batch, reward=unweighted, step_reward=torch.tensor(values))
+    close(algorithm.advantage(batch), advantage)
     for slot, wanted in enumerate(file["loss_step0_1_2"]):
         active = torch.zeros(seen.scored.shape[:2], dtype=torch.bool)
         active[:, slot] = True

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from maskgrad.algorithms import ESPO, SPG, WD1
-from maskgrad.algorithms.surrogate import Objective, kl_estimate, policy_loss
+from maskgrad.algorithms.objective import Objective
+from maskgrad.algorithms.surrogate import kl_estimate, policy_loss
 from maskgrad.likelihood import bounds, elbo_views
 from maskgrad.likelihood.score import score
 from maskgrad.models.load import load_policy

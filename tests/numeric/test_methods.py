@@ -20,7 +20,8 @@ from toy import Toy
 from maskgrad.algorithms import EGSPO, EGSPOSA, ESPO, SPG, WD1, Composed, DiPO, GRPOElbo, StableDRL, TraceRL, UniGRPO
 from maskgrad.algorithms import advantages as adv
 from maskgrad.algorithms.base import count
-from maskgrad.algorithms.surrogate import Objective, policy_loss
+from maskgrad.algorithms.objective import Objective
+from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.likelihood import bounds, elbo_views, views
 from maskgrad.likelihood.score import active_views, score_rows
 from maskgrad.records import Counts, MaskedViews, RolloutBatch, Trajectory
@@ -149,9 +150,10 @@ def test_fully_hidden_draw_is_mean_field() -> None:
 def test_drawn_counts_are_uniform_and_stratified() -> None:
     """Counts: each row uniform on {0..L} over runs (4 sigma); each window of rows holds every count about equally often
     (4 (L+1) rows: at most 2 off, mean square a tenth of independent draws); subsets equally likely; a row's masks
-    ignore the other rows.
+    ignore the other rows; with two coupled draws every row scores one count in each quarter of 0..L.
 
-    Errors caught: counts 1..L; independent counts; strata by row position.
+    Errors caught: counts 1..L; independent counts; strata by row position; draws of a row at a random fixed distance;
+    full instead of half range for coupled levels.
     """
     batch = flat(torch.zeros(20, L, dtype=torch.int64))
     seen = [elbo_views.exact_count(batch, seed, draws=1, coupled=False).scored[:, 0] for seed in range(600)]
@@ -168,6 +170,10 @@ def test_drawn_counts_are_uniform_and_stratified() -> None:
     order = torch.randperm(20, generator=torch.Generator().manual_seed(0))[:7]
     whole, part = (elbo_views.exact_count(b, 3, draws=2) for b in (batch, rows_of(batch, order)))
     assert torch.equal(whole.hidden[order], part.hidden) and torch.equal(whole.weight[order], part.weight)
+    for seed in range(20):
+        level = elbo_views.stratified(batch, seed, "views.stratum", 0, 2, coupled=True)
+        quarters = (torch.cat([level, 1 - level], 1) * 4).floor().sort(1).values
+        assert torch.equal(quarters, torch.arange(4.0, dtype=torch.float64).expand(20, 4))
 
 
 def test_coupled_views_partition_the_canvas() -> None:

@@ -24,7 +24,9 @@ from maskgrad.diffusion.sampler import KeyedNoise, sample
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.likelihood.score import active_views, score_rows
 from maskgrad.records import Counts, PromptBatch, RolloutBatch, Trajectory
+from maskgrad.tasks.base import Grade
 from maskgrad.training.collect import rows_of
+from maskgrad.training.step_rewards import centred_at_passes
 
 RULES = ("random", "max_prob", "low_confidence")
 TAUS = (1.0, 0.9, 0.5)
@@ -167,7 +169,11 @@ def test_o6_true_advantages(rule: str, tau: float) -> None:
 
 def with_guesses(w: World, batch: RolloutBatch) -> RolloutBatch:
     guesses = records_of.one_shot_at(batch.trajectory, batch.selected)
-    return replace(batch, step_reward=reward(guesses, w.toy.vocab))
+    batch = replace(batch, step_reward=reward(guesses, w.toy.vocab))
+    at = batch.selected.argsort(1)  # passes in order: the table by pass, all of them chosen
+    table = batch.step_reward.gather(1, at)
+    centred = centred_at_passes(table, batch, [Grade(reward=1.0, correct=None, status="ok")] * len(batch))
+    return replace(batch, step_centred=centred.gather(1, batch.selected))
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
@@ -264,10 +270,11 @@ def test_o10_horvitz_thompson(rule: str, tau: float, k: int) -> None:
 
 @pytest.mark.parametrize("tau", [1.0, 0.5])
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("centring", ["pooled_loo", "outcome_loo", "rank_mean"])
+@pytest.mark.parametrize("centring", ["pooled_loo", "outcome_loo", "time_loo", "rank_mean"])
 def test_o11_centring(rule: str, tau: float, centring: str) -> None:
-    """O11: over all pairs of paths (groups of 2, K = S, lambda 0.5), pooled_loo and outcome_loo are exact; rank_mean
-    is not (slots in order of entropy). Error caught: own slots kept in the pooled mean."""
+    """O11: over all pairs of paths (groups of 2, K = S, lambda 0.5), pooled_loo, outcome_loo and time_loo are exact;
+    rank_mean is not (slots in order of entropy). Errors caught: own slots kept in the pooled mean; own reward kept in
+    the mean at the pass; one-shot reward of the state after the pass."""
     w = world(rule, tau, vocab=2, seed=15)
     n = len(w.prob)
     rows = torch.cartesian_prod(torch.arange(n), torch.arange(n)).flatten()

@@ -13,7 +13,8 @@ from toy import Toy
 
 from maskgrad.algorithms import StableDRL
 from maskgrad.algorithms.base import count
-from maskgrad.algorithms.surrogate import Objective, group_weights, policy_loss
+from maskgrad.algorithms.objective import Objective
+from maskgrad.algorithms.surrogate import group_weights, policy_loss
 from maskgrad.likelihood import bounds, views
 from maskgrad.likelihood.score import active_views, score_rows
 from maskgrad.records import Counts, MaskedViews, RolloutBatch, Units

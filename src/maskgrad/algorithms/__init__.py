@@ -10,7 +10,8 @@ from maskgrad.algorithms.base import Algorithm
 from maskgrad.algorithms.composed import Composed
 from maskgrad.algorithms.diffu_grpo import DiffuGRPO
 from maskgrad.algorithms.dipo import DiPO
-from maskgrad.algorithms.egspo import EGSPO, EGSPOSA
+from maskgrad.algorithms.egspo import EGSPO
+from maskgrad.algorithms.egspo_sa import EGSPOSA
 from maskgrad.algorithms.espo import ESPO
 from maskgrad.algorithms.grpo_elbo import GRPOElbo
 from maskgrad.algorithms.spg import SPG

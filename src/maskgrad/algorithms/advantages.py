@@ -105,7 +105,7 @@ def stepwise(
 
     pooled_loo: minus the mean over the other members' slots. outcome_loo: minus the other members' mean final reward.
     rank_mean (released): minus the group mean of the same slot, self included. outcome_mean_plus_delta (released):
-    group-centred final reward plus `delta` [B,K], which is not centred.
+    group-centred final reward plus `delta` [B,K], which is not centred. time_loo is `time_centred`.
     """
     if centring in ("pooled_loo", "rank_mean"):  # both take out any constant of the group
         returns = from_lowest(torch.where(used, returns, returns.amax()), group)
@@ -123,3 +123,12 @@ def stepwise(
         assert centring == "outcome_mean_plus_delta" and delta is not None, centring
         out = centred(reward, group) + delta
     return torch.where(used, out, 0.0)
+
+
+def time_centred(reward: Tensor, step_centred: Tensor, used: Tensor, group: Tensor, lam: Tensor, norm: bool) -> Tensor:
+    """time_loo [B,K]: R_s minus the mean of the other members' R at the same pass, R as in `stepwise_returns`.
+
+    A_s = (1 + lambda) (r - mean r) - lambda (rhat_s - mean rhat_s), both means over the others; / (1 + lambda) if norm.
+    """
+    out = (1 + lam) * leave_one_out(reward, group) - lam * step_centred
+    return torch.where(used, out / (1 + lam) if norm else out, 0.0)

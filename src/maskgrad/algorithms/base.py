@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from maskgrad import randomness
-from maskgrad.algorithms.surrogate import Objective
+from maskgrad.algorithms.objective import Objective
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError
 from maskgrad.records import Counts, MaskedViews, RolloutBatch, Trajectory, Units
@@ -60,6 +60,16 @@ class Algorithm(Settings):
     @property
     def wants_one_shot(self) -> bool:
         """Whether the sampler must record greedy completions of every state."""
+        return False
+
+    @property
+    def guess_reward(self) -> str:
+        """What the reward of a one-shot completion counts, see training/step_rewards.py."""
+        return "all"
+
+    @property
+    def wants_step_baseline(self) -> bool:
+        """Whether one-shot completions of the whole group are graded at every pass that a member chose."""
         return False
 
     @property

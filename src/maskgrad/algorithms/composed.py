@@ -21,10 +21,9 @@ from torch import Tensor
 
 from maskgrad.algorithms import advantages
 from maskgrad.algorithms.base import Algorithm
-from maskgrad.algorithms.egspo import EGSPOSA
+from maskgrad.algorithms.egspo_sa import EGSPOSA
+from maskgrad.algorithms.objective import Objective
 from maskgrad.algorithms.sockets import (
-    FITS,
-    RECORDED,
     BlockBoundView,
     Bound,
     Credit,
@@ -34,8 +33,8 @@ from maskgrad.algorithms.sockets import (
     SelectedStepsView,
     TraceSlicesView,
     View,
+    faults,
 )
-from maskgrad.algorithms.surrogate import Objective
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError
 from maskgrad.likelihood import bounds, elbo_views, views
@@ -51,46 +50,10 @@ class Composed(Algorithm):
 
     @model_validator(mode="after")
     def _valid(self) -> Composed:
-        for wrong, why in self._faults():
+        for wrong, why in faults(self.view, self.bound, self.credit, self.surrogate, self.masks):
             if wrong:
                 raise ValueError(why)
         return self
-
-    def _faults(self) -> list[tuple[bool, str]]:
-        view, bound, o = self.view.name, self.bound.name, self.surrogate
-        fits, drawn = FITS[bound], view not in RECORDED
-        per_step = self.credit.name == "stepwise"
-        one_sided = bound != "sandwich" or self.bound.upper == "elbo"
-        return [
-            (view not in fits, f"bound {bound!r} does not fit view {view!r}: use it with {' or '.join(fits)}"),
-            (
-                per_step and bound != "step",
-                "stepwise advantages need step views: use view selected_steps and bound step",
-            ),
-            (
-                o.coef.startswith("step_mean") and bound != "step",
-                "coef step_mean counts denoising steps: use bound step",
-            ),
-            (o.coef == "slice_mean" and bound != "slice", "coef slice_mean divides by slice sizes: use bound slice"),
-            (not drawn and self.masks != "shared", f"view {view!r} draws no masks: leave masks at 'shared'"),
-            (
-                o.form == "ratio" and not one_sided,
-                "the ratio form reads the lower bound only: set bound.upper to 'elbo'",
-            ),
-            (
-                o.self_normalise == "group" and bound in ("token", "slice"),
-                "self-normalisation compares the same unit in all members of a group, and tokens at one place are not "
-                "the same unit: use bound step, sequence or sandwich",
-            ),
-            (
-                o.kl != "none" and not one_sided and self.bound.upper == "zero",
-                "a KL on the lower bound of samples whose upper bound is zero contradicts itself: set bound.upper",
-            ),
-            (
-                self.masks == "fresh" and o.needs_reference,
-                "a KL to the reference needs the masks of the current policy: set masks to 'epoch'",
-            ),
-        ]
 
     def _steps(self) -> EGSPOSA | None:
         """The method that owns denoising steps, with the settings of view and credit."""
@@ -117,6 +80,10 @@ class Composed(Algorithm):
     @property
     def wants_one_shot(self) -> bool:
         return self.credit.name == "stepwise" and self.credit.weight > 0
+
+    @property
+    def wants_step_baseline(self) -> bool:
+        return self.wants_one_shot and self.credit.centring == "time_loo"
 
     @property
     def wants_proposals(self) -> bool:

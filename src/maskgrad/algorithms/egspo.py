@@ -1,11 +1,10 @@
 """EGSPO and EGSPO-SA (arXiv 2603.12554): policy gradient over denoising steps, chosen by entropy.
 
     ghat = sum_{s in Sel} A_s grad log pi(y_{s+1} | y_s)                                           (step selection)
-    A_s: r(x_0) for EGSPO;  r + lambda (r - r(yhat_s)) for EGSPO-SA, yhat_s the one-shot completion of y_s
+    A_s: r(x_0), centred; the stepwise advantages of EGSPO-SA are in egspo_sa.py
     loss = - sum_{b,k} weight min(rho A, clip(rho, clip_low, clip_high) A) / (tokens scored)  + beta KL
 
-Kept: K passes of highest mean entropy, undiscounted terminal reward, one-shot completions from the logits the sampler
-already has, asymmetric clip, no division by the deviation.
+Kept: K passes of highest mean entropy, undiscounted terminal reward, asymmetric clip, no division by the deviation.
 Changed against the released code: log pi is the true kernel of low-confidence remasking at the sampling temperature
 (`score: kernel`, see likelihood/kernel.py) instead of the untempered product over revealed tokens; the baseline is the
 mean over the *other* members of the group and all their chosen steps (`centring: pooled_loo`); the divisor is the
@@ -25,7 +24,7 @@ from torch import Tensor
 from maskgrad import randomness
 from maskgrad.algorithms import advantages, selection
 from maskgrad.algorithms.base import Algorithm
-from maskgrad.algorithms.surrogate import Objective
+from maskgrad.algorithms.objective import Objective
 from maskgrad.diffusion.reveal import TOKEN_FREE_RULES
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError
@@ -43,6 +42,7 @@ class EGSPO(Algorithm):
     }
 
     name: Literal["egspo"] = "egspo"
+    masks: Literal["shared"] = "shared"  # the sampler's states: none are drawn
     steps: int = Field(default=8, ge=1)  # K, passes scored per sequence
     select_rule: selection.Rule = "topk"
     entropy: selection.EntropyKind = "mean_revealed"
@@ -52,8 +52,9 @@ class EGSPO(Algorithm):
     clip_low: float = Field(default=0.8, ge=0, le=1)
     clip_high: float = Field(default=1.5, ge=1)
     aggregation: Literal["sum", "mean"] = "sum"  # divide by scored tokens | by scored passes
-    beta: float = Field(default=0.0, ge=0)  # k3 KL to the starting policy
-    centring: Literal["pooled_loo", "outcome_loo", "rank_mean", "outcome_mean_plus_delta"] = "pooled_loo"
+    beta: float = Field(default=0.0, ge=0)  # KL to the starting policy
+    kl: Literal["k3", "exact"] = "k3"  # estimate from the step's log-prob | summed over the vocabulary
+    centring: selection.Centring = "pooled_loo"
     split: Literal["states", "slots", "groups"] = "states"  # how minibatches divide the (sequence, pass) pairs
 
     @property
@@ -102,8 +103,14 @@ class EGSPO(Algorithm):
             clip="ppo",
             clip_low=self.clip_low,
             clip_high=self.clip_high,
-            kl="k3" if self.beta > 0 else "none",
+            kl=self._kl() if self.beta > 0 else "none",
             beta=self.beta,
+        )
+
+    def _kl(self) -> Literal["k3", "exact", "exact_mean"]:
+        """The released exact KL of aggregation `mean` divides by the vocabulary."""
+        return (
+            "exact_mean" if self.kl == "exact" and self.compat == "released" and self.aggregation == "mean" else self.kl
         )
 
     def views(self, batch: RolloutBatch, sampler: SamplerConfig, seed: int, use: int) -> MaskedViews:
@@ -120,6 +127,8 @@ class EGSPO(Algorithm):
 
     def advantage(self, batch: RolloutBatch) -> Tensor:
         assert batch.selected is not None
+        if self.centring == "time_loo":  # the outcome is the same at every pass
+            return torch.where(batch.selected >= 0, advantages.leave_one_out(batch.reward, batch.group), 0.0)
         returns, delta = self.returns(batch)
         return advantages.stepwise(batch.reward, returns, batch.selected >= 0, batch.group, self.centring, delta)
 
@@ -133,37 +142,3 @@ class EGSPO(Algorithm):
             order = torch.tensor(randomness.permutation(seed, "loop.states", use, rows * slots))
             part = (order.argsort() * self.minibatches // (rows * slots)).view(rows, slots).to(views.scored.device)
         return [part == m for m in range(self.minibatches)]
-
-
-class EGSPOSA(EGSPO):
-    """EGSPO with stepwise advantages from one-shot completions (section 4)."""
-
-    name: Literal["egspo_sa"] = "egspo_sa"  # type: ignore[assignment]
-    stepwise_weight: float = Field(default=0.5, ge=0)  # lambda
-    schedule: Literal["constant", "linear"] = "constant"  # linear: lambda_s = lambda s / S
-    normalise: bool = True  # divide returns by 1 + lambda_s
-
-    @property
-    def lam(self) -> float:
-        return self.stepwise_weight
-
-    def returns(self, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
-        if batch.step_reward is None:
-            return super().returns(batch)
-        lam = self.lam_at(batch)
-        delta = lam * (batch.reward[:, None] - batch.step_reward)
-        return advantages.stepwise_returns(batch.reward, batch.step_reward, lam, self.normalise), delta
-
-    def lam_at(self, batch: RolloutBatch) -> Tensor:
-        """lambda_s of the selected passes [B,K]."""
-        assert batch.selected is not None and batch.trajectory is not None
-        lam = torch.full(batch.selected.shape, self.lam, dtype=batch.reward.dtype, device=batch.reward.device)
-        if self.schedule == "linear":
-            lam = lam * batch.selected.clamp(min=0) / batch.trajectory.passes[:, None].clamp(min=1)
-        return lam
-
-    def advantage(self, batch: RolloutBatch) -> Tensor:
-        out = super().advantage(batch)
-        if self.centring == "outcome_mean_plus_delta" and self.normalise and batch.step_reward is not None:
-            out = out / (1 + self.lam_at(batch))  # the other centrings take normalised returns
-        return out

@@ -14,7 +14,8 @@ from torch import Tensor
 from maskgrad import randomness
 from maskgrad.records import Trajectory
 
-Rule = Literal["topk", "ht", "uniform", "random", "all"]
+Rule = Literal["topk", "ht", "uniform", "random", "all", "uniform_released", "random_released"]
+Centring = Literal["pooled_loo", "outcome_loo", "time_loo", "rank_mean", "outcome_mean_plus_delta"]
 EntropyKind = Literal["mean_revealed", "sum_revealed", "joint_decided", "mean_masked"]
 
 
@@ -86,15 +87,30 @@ def _pack(taken: Tensor, weight: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return steps, torch.where(used, weight.gather(1, order.clamp(max=taken.shape[1] - 1)), 0.0)
 
 
+def released_steps(rule: Rule, total: int, k: int, sample: Tensor, seed: int) -> Tensor:
+    """The passes of the released rules, int64 [K]; a pass can occur twice under random_released."""
+    if rule == "uniform_released":
+        early = torch.linspace(0, max(total - 2, 0), k - 1, dtype=torch.float64).to(torch.int64)
+    else:
+        noise = randomness.uniform(randomness.row_keys(seed, "select.released", sample.min()[None]), k - 1)[0]
+        early = (noise * max(total - 1, 1)).to(torch.int64).sort().values.cpu()
+    return torch.cat([early, torch.tensor([total - 1])])
+
+
 def select_steps(
     rule: Rule, entropy: Tensor, exists: Tensor, k: int, sample: Tensor, seed: int, floor: float = 0.05
 ) -> tuple[Tensor, Tensor]:
     """Choose at most k passes per row. entropy [B,S], exists bool [B,S] -> (steps int64 [B,K], weight fp32 [B,K]).
 
     topk returns the steps by falling entropy (slot = rank, as the released centring needs), ties by earlier pass;
-    the other rules return ascending steps. Unused slots are -1 with weight 0.
+    the other rules return ascending steps. Unused slots are -1 with weight 0. The released rules give all rows the
+    same passes, weight 1: K-1 of 0..S-2, evenly spaced or drawn with replacement, and the last.
     """
     total = entropy.shape[1]
+    if rule in ("uniform_released", "random_released"):
+        chosen = released_steps(rule, total, k, sample, seed).to(entropy.device)
+        used = exists[:, chosen]
+        return torch.where(used, chosen, -1), used.to(torch.float32)
     ones = exists.to(torch.float32)
     if rule == "all":
         steps, weight = _pack(exists, ones, total)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from maskgrad.algorithms import selection
+from maskgrad.algorithms.objective import Objective
 from maskgrad.settings import Settings
 
 
@@ -65,7 +66,7 @@ class Credit(Settings):
     std: Literal["none", "population"] = "none"  # centred
     positive_only: bool = False  # softmax_difference
     weight: float = Field(default=0.0, ge=0)  # stepwise: lambda; 0 = EGSPO
-    centring: Literal["pooled_loo", "outcome_loo", "rank_mean", "outcome_mean_plus_delta"] = "pooled_loo"
+    centring: selection.Centring = "pooled_loo"
 
 
 View = Annotated[
@@ -81,3 +82,58 @@ FITS = {
     "sandwich": ("block_bound", "mean_field", "random_rate"),
 }
 RECORDED = ("trace_slices", "selected_steps")
+
+
+def faults(view: View, bound: Bound, credit: Credit, objective: Objective, masks: str) -> list[tuple[bool, str]]:
+    """(whether it holds, why it is refused) for every combination whose numbers would not mean what their names say."""
+    fits, drawn = FITS[bound.name], view.name not in RECORDED
+    one_sided = bound.name != "sandwich" or bound.upper == "elbo"
+    fresh_kl = masks == "fresh" and objective.needs_reference
+    one_place = bound.name in ("token", "slice")
+    return [
+        (
+            view.name not in fits,
+            f"bound {bound.name!r} does not fit view {view.name!r}: use it with {' or '.join(fits)}",
+        ),
+        (
+            credit.name == "stepwise" and bound.name != "step",
+            "stepwise advantages need step views: use view selected_steps and bound step",
+        ),
+        (
+            objective.coef.startswith("step_mean") and bound.name != "step",
+            "coef step_mean counts denoising steps: use bound step",
+        ),
+        (
+            objective.coef == "slice_mean" and bound.name != "slice",
+            "coef slice_mean divides by slice sizes: use bound slice",
+        ),
+        (not drawn and masks != "shared", f"view {view.name!r} draws no masks: leave masks at 'shared'"),
+        (
+            objective.form == "ratio" and not one_sided,
+            "the ratio form reads the lower bound only: set bound.upper to 'elbo'",
+        ),
+        (
+            objective.self_normalise == "group" and one_place,
+            "self-normalisation compares the same unit in all members of a group, and tokens at one place are not "
+            "the same unit: use bound step, sequence or sandwich",
+        ),
+        (
+            objective.kl != "none" and not one_sided and bound.upper == "zero",
+            "a KL on the lower bound of samples whose upper bound is zero contradicts itself: set bound.upper",
+        ),
+        (fresh_kl, "a KL to the reference needs the masks of the current policy: set masks to 'epoch'"),
+        *_idle(credit),
+    ]
+
+
+def _idle(credit: Credit) -> list[tuple[bool, str]]:
+    """Settings of another credit than the chosen one, which would be read by nobody."""
+    owner = {"std": "centred", "positive_only": "softmax_difference", "weight": "stepwise", "centring": "stepwise"}
+    given = sorted(credit.model_fields_set & set(owner))
+    return [
+        (
+            owner[key] != credit.name and getattr(credit, key) != type(credit).model_fields[key].default,
+            f"credit.{key} belongs to credit {owner[key]!r}, not to {credit.name!r}: leave it out",
+        )
+        for key in given
+    ]

@@ -2,94 +2,20 @@
 
 ratio form:  loss = - sum coef * min( rho A, clip(rho, lo, hi) A )              gradient through rho
 score form:  loss = - sum coef * w * A * (lower if A > 0 else upper)            w detached, gradient through the bound
-KL:          + beta * sum coef * k(r),  r = lower_new - lower_ref,  k1 = r, k2 = r^2/2, k3 = exp(-r) + r - 1
+KL:          + beta * sum coef * k(r),  r = lower_new - lower_ref,  k1 = r, k2 = r^2/2, k3 = exp(-r) + r - 1;
+             exact = sum_v pi(v) (log pi(v) - log pi_ref(v)) per scored position, see likelihood/exact.py
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from maskgrad.algorithms.advantages import group_sum, segment_logsumexp
+from maskgrad.algorithms.objective import Coefficient, Objective
 from maskgrad.records import Counts, LossSum, Units
-from maskgrad.settings import Settings
-
-Coefficient = Literal[
-    "token_mean",  # 1 / live tokens
-    "group_sum",  # 1 / groups
-    "step_mean",  # 1 / units
-    "step_token_mean",  # 1 / scored tokens
-    "length_mean",  # live tokens of the row / live tokens
-    "row_mean",  # 1 / rows
-    "slice_mean",  # 1 / (views * tokens of the unit's view)
-    "fixed_length",  # 1 / (views * canvas length)
-    "view_mean",  # 1 / views: summed inside a view
-]
-
-
-class Objective(Settings):
-    """Configuration of `policy_loss`. Clip bounds are in ratio space in both clip modes."""
-
-    form: Literal["ratio", "score"]
-    coef: Coefficient
-    ratio_scale: Literal["token", "sequence"] = "token"
-    clip: Literal["none", "ppo", "always"] = "none"
-    clip_low: float = Field(default=0.0, ge=0)
-    clip_high: float = Field(default=math.inf, gt=0)
-    self_normalise: Literal["none", "group"] = "none"
-    weights: Literal["ratio", "none"] = (
-        "ratio"  # score form: exp(d), clipped and normalised | 1, the old policy is not read
-    )
-    recentre: bool = False
-    kl: Literal["none", "k1", "k2", "k3"] = "none"
-    kl_to: Literal["reference", "old"] = "reference"
-    kl_scale: Literal["ratio", "summed"] = "ratio"  # k(r) on the ratio scale | k(summed r) / size
-    kl_coef: Coefficient | None = None  # None: the coefficients of the policy term
-    beta: float = Field(default=0.0, ge=0)
-    log_bound: float = Field(default=20.0, gt=0)
-    allow_fresh_masks: bool = False
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Objective:
-        if self.clip_low > self.clip_high:
-            raise ValueError(f"clip_low {self.clip_low} lies above clip_high {self.clip_high}: swap or widen them")
-        if (self.beta > 0) != (self.kl != "none"):
-            raise ValueError(f"kl {self.kl!r} and beta {self.beta} contradict each other: set both or neither")
-        if self.form == "ratio" and (self.clip == "always" or self.self_normalise != "none" or self.recentre):
-            raise ValueError("unconditional clip, self-normalisation and recentring need the score form")
-        if self.clip == "ppo":
-            if self.form == "score":
-                raise ValueError(
-                    "clip 'ppo' gates a ratio that carries the gradient: use it with form 'ratio', or 'always'"
-                )
-            if not self.clip_low <= 1 <= self.clip_high:
-                raise ValueError(
-                    f"clip_low {self.clip_low} and clip_high {self.clip_high} must enclose ratio 1: "
-                    "use for example 0.8 and 1.2"
-                )
-        if self.allow_fresh_masks and self.needs_reference:
-            raise ValueError("a KL to the reference needs the masks of the current policy: share them (masks 'epoch')")
-        if self.weights == "none" and (self.form == "ratio" or self.clip != "none" or self.self_normalise != "none"):
-            raise ValueError("weights 'none' means weight 1 in the score form, without clip and self-normalisation")
-        if self.kl_scale == "summed" and self.ratio_scale != "token":
-            raise ValueError(
-                "kl_scale 'summed' divides the KL of a summed unit by its size: use it with ratio_scale 'token'"
-            )
-        return self
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the loss reads the starting policy."""
-        return self.beta > 0 and self.kl_to == "reference"
-
-    @property
-    def needs_old(self) -> bool:
-        """Whether the loss of a second update reads the policy that sampled."""
-        return self.weights == "ratio" or (self.beta > 0 and self.kl_to == "old")
 
 
 def log_ratio(new: Units, old: Units, scale: str, allow_fresh_masks: bool = False) -> Tensor:
@@ -178,6 +104,18 @@ def kl_term(objective: Objective, new: Units, anchor: Units) -> Tensor:
     return torch.where(new.mask, value / new.size if summed else value, 0.0)
 
 
+def _kl(objective: Objective, new: Units, anchor: Units | None, divergence: Units | None) -> Tensor:
+    if objective.exact_kl:
+        if divergence is None:
+            raise ValueError(f"kl {objective.kl!r} needs the divergences of the scored positions")
+        per_token = objective.ratio_scale == "token" and not divergence.per_token
+        value = divergence.lower / divergence.size if per_token else divergence.lower
+        return torch.where(new.mask, value, 0.0)
+    if anchor is None:
+        raise ValueError(f"kl {objective.kl!r} needs a reference policy")
+    return kl_term(objective, new, anchor)
+
+
 def policy_loss(
     objective: Objective,
     new: Units,
@@ -188,11 +126,12 @@ def policy_loss(
     old: Units | None = None,
     reference: Units | None = None,
     log_ratio_shift: Tensor | None = None,
+    divergence: Units | None = None,
 ) -> LossSum:
     """Loss of one update. advantage [B,1] or [B,U]. `old` None means on-policy: ratio 1 by construction.
 
     `log_ratio_shift` [B,U] is added to the log-ratio on its own scale (stress tests). It reaches the ratio alone:
-    never a bound or a KL, and nothing in a method that reads no ratio.
+    never a bound or a KL, and nothing in a method that reads no ratio. `divergence`: units of the exact KL.
     """
     coef = coefficients(objective.coef, new, live, counts)
     advantage = advantage.to(new.lower.dtype).expand_as(new.lower)
@@ -212,10 +151,7 @@ def policy_loss(
     if log_ratio_shift is not None and shifted:
         metrics["inflated_fraction"] = (float(((log_ratio_shift != 0) & new.mask).sum()), float(new.mask.sum()))
     if objective.kl != "none":
-        anchor = reference if objective.kl_to == "reference" else base
-        if anchor is None:
-            raise ValueError(f"kl {objective.kl!r} needs a reference policy")
-        kl = kl_term(objective, new, anchor)
+        kl = _kl(objective, new, reference if objective.kl_to == "reference" else base, divergence)
         kl_coef = coef if objective.kl_coef is None else coefficients(objective.kl_coef, new, live, counts)
         total = total + objective.beta * (kl * kl_coef).sum()
         metrics["kl"] = (float(kl.detach().sum()), float(new.mask.sum()))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from maskgrad.algorithms.advantages import centred
 from maskgrad.algorithms.base import Algorithm
-from maskgrad.algorithms.surrogate import Coefficient, Objective
+from maskgrad.algorithms.objective import Coefficient, Objective
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError
 from maskgrad.likelihood import bounds, elbo_views

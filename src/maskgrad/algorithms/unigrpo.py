@@ -19,7 +19,7 @@ from torch import Tensor
 
 from maskgrad.algorithms.advantages import centred
 from maskgrad.algorithms.base import Algorithm
-from maskgrad.algorithms.surrogate import Objective
+from maskgrad.algorithms.objective import Objective
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.likelihood import bounds, elbo_views
 from maskgrad.records import MaskedViews, RolloutBatch, Units

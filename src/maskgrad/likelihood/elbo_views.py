@@ -20,15 +20,18 @@ from maskgrad.records import MaskedViews, RolloutBatch
 GOLDEN_STEP = (math.sqrt(5) - 1) / 2
 
 
-def stratified(batch: RolloutBatch, seed: int, purpose: str, use: int, draws: int) -> Tensor:
-    """Uniform draws in [0,1), fp64 [B,N], spread evenly over the rows: frac(u_n + sample_id * golden step).
+def stratified(batch: RolloutBatch, seed: int, purpose: str, use: int, draws: int, coupled: bool = False) -> Tensor:
+    """Uniform draws, fp64 [B,N], spread evenly over a row's draws and over the rows: frac(u + id * golden + n / N).
 
-    u_n is one keyed draw per run, use and draw, so each entry is uniform; consecutive sample ids, that is every global
+    u is one keyed draw per run and use, so each entry is uniform on [0,1); consecutive sample ids, that is every global
     batch whatever its size, fill the interval evenly (three-gap theorem). No row reads another row or the batch size.
+    `coupled`: half of that, in [0, 1/2), for levels whose mirror image 1 - v is scored as well.
     """
-    shared = randomness.uniform(randomness.row_keys(seed, purpose, torch.zeros(1, dtype=torch.int64), use), draws)
+    shared = randomness.uniform(randomness.row_keys(seed, purpose, torch.zeros(1, dtype=torch.int64), use), 1)
     place = batch.sample.to(torch.float64)[:, None] * GOLDEN_STEP
-    return (shared.to(place.device) + place) % 1.0
+    spread = torch.arange(draws, dtype=torch.float64, device=place.device) / draws
+    level = (shared.to(place.device) + place + spread) % 1.0
+    return level / 2 if coupled else level
 
 
 def exact_count(
@@ -43,7 +46,7 @@ def exact_count(
     rows, length = batch.live.shape
     domain = batch.live if live_only else torch.ones_like(batch.live)
     n = domain.sum(1)
-    count = masking.uniform_count(stratified(batch, seed, "views.stratum", use, draws), 0, n[:, None])
+    count = masking.uniform_count(stratified(batch, seed, "views.stratum", use, draws, coupled), 0, n[:, None])
     noise = _draws(batch, seed, "views.token", use, draws, length)
     first = masking.hide_count(noise, domain[:, None].expand(rows, draws, length), count)
     return counted(batch, first, domain, coupled)

@@ -7,13 +7,15 @@ recomputed in the backward pass when they are large. Log-softmax in fp32 (or fp6
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from maskgrad.errors import BrokenModel
-from maskgrad.likelihood import kernel
+from maskgrad.likelihood import exact, kernel
+from maskgrad.models.adapters import as_reference
 from maskgrad.models.policy import Policy
 from maskgrad.records import MaskedViews, RolloutBatch
 
@@ -21,30 +23,62 @@ from maskgrad.records import MaskedViews, RolloutBatch
 LOGIT_CHUNK = 2**25
 
 
+@dataclass(frozen=True)
+class Anchor:
+    """The policy that an exact KL is taken to. `mean` divides by the vocabulary (see likelihood/exact.py)."""
+
+    policy: Policy
+    mean: bool = False
+
+
 class NonFiniteScore(BrokenModel):
     """A scored log-prob is NaN or infinite: the network, not the method, is broken."""
 
 
-def score_rows(policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Tensor, view: Tensor) -> Tensor:
-    """Log-probs [R,L] of the views (row[r], view[r]); zeros where nothing is scored. Gradient as the caller's mode."""
+def score_rows(
+    policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Tensor, view: Tensor, anchor: Anchor | None = None
+) -> Tensor:
+    """Log-probs [R,L] of the views (row[r], view[r]); zeros where nothing is scored. Gradient as the caller's mode.
+
+    With an `anchor` [R,L,2]: the log-probs, and the exact KL to its policy at the scored positions.
+    """
     tokens, hidden = batch.tokens[row], views.hidden[row, view]
     target = batch.completion[row] if views.target is None else views.target[row, view]
     scored = views.scored[row, view]
     tail = torch.zeros_like(scored) if views.tail is None else views.tail[row, view]
     read = scored | tail
     inputs = torch.where(hidden, policy.special.mask, tokens)
-    states = policy.hidden_at(inputs, batch.attend[row], read)
-    if views.guidance > 0:
-        real = batch.attend[row].clone()
-        real[:, batch.prompt_length :] = False
-        blind = torch.where(real, policy.special.mask, inputs)
-        states = torch.cat([states, policy.hidden_at(blind, batch.attend[row], read)], -1)
+    states = _states(policy, batch, views, row, inputs, read)
     at_row, position = read.nonzero(as_tuple=True)
     values = _read(policy, views, states, at_row, position, target[read], scored[read], len(row))
     if not bool(values.isfinite().all()):
         raise NonFiniteScore("a scored log-prob is not finite")
     out = torch.zeros(read.shape, dtype=values.dtype, device=values.device)
-    return out.index_put((at_row, position), values)
+    out = out.index_put((at_row, position), values)
+    if anchor is None:
+        return out
+    with torch.no_grad(), as_reference(anchor.policy, policy):
+        other = _states(anchor.policy, batch, views, row, inputs, scored)
+
+    def divergences(mine: Tensor, theirs: Tensor) -> tuple[Tensor]:
+        (_, new), (_, fixed) = _log_probs(policy, views, mine), _log_probs(anchor.policy, views, theirs)
+        return (exact.divergence(new, fixed, anchor.mean),)
+
+    (kl,) = _chunked(policy, divergences, states[scored[read]], other)
+    return torch.stack([out, torch.zeros_like(out).index_put(scored.nonzero(as_tuple=True), kl)], -1)
+
+
+def _states(
+    policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Tensor, inputs: Tensor, read: Tensor
+) -> Tensor:
+    """States [n,d] at the read positions; with guidance those of the hidden prompt behind them, [n,2d]."""
+    states = policy.hidden_at(inputs, batch.attend[row], read)
+    if views.guidance == 0:
+        return states
+    real = batch.attend[row].clone()
+    real[:, batch.prompt_length :] = False
+    blind = torch.where(real, policy.special.mask, inputs)
+    return torch.cat([states, policy.hidden_at(blind, batch.attend[row], read)], -1)
 
 
 def _read(
@@ -116,28 +150,39 @@ def active_views(views: MaskedViews) -> tuple[Tensor, Tensor]:
     return row, view
 
 
-def score(policy: Policy, batch: RolloutBatch, views: MaskedViews, micro_batch: int) -> Tensor:
-    """Log-probs [B,N,L] of all views without gradient, `micro_batch` views at a time; zeros where nothing is scored."""
+def score(
+    policy: Policy, batch: RolloutBatch, views: MaskedViews, micro_batch: int, anchor: Anchor | None = None
+) -> Tensor:
+    """Log-probs [B,N,L] (with an `anchor` [B,N,L,2]) of all views without gradient, `micro_batch` views at a time."""
     row, view = active_views(views)
-    out = torch.zeros(views.scored.shape, device=batch.tokens.device)
+    shape = views.scored.shape if anchor is None else (*views.scored.shape, 2)
+    out = torch.zeros(shape, device=batch.tokens.device)
     with torch.no_grad():
         for start in range(0, len(row), micro_batch):
             part = slice(start, start + micro_batch)
-            values = score_rows(policy, batch, views, row[part], view[part])
+            values = score_rows(policy, batch, views, row[part], view[part], anchor)
             out = out.to(values.dtype) if out.dtype != values.dtype else out
             out[row[part], view[part]] = values
     return out
 
 
-def replay(policy: Policy, batch: RolloutBatch, views: MaskedViews, grad: Tensor, micro_batch: int) -> None:
-    """Second pass of the two-pass gradient: back-propagate `grad` [B,N,L] = d loss / d log-prob chunk by chunk.
+def replay(
+    policy: Policy,
+    batch: RolloutBatch,
+    views: MaskedViews,
+    grad: Tensor,
+    micro_batch: int,
+    anchor: Anchor | None = None,
+) -> None:
+    """Second pass of the two-pass gradient: back-propagate `grad` [B,N,L(,2)] = d loss / d score chunk by chunk.
 
     Exact for every loss that is a function of the log-probs; memory does not grow with the number of views.
     Views whose gradient is zero everywhere are skipped.
     """
     needed = views.scored if views.tail is None else views.scored | views.tail
-    row, view = ((grad != 0) & needed).any(-1).nonzero(as_tuple=True)
+    moves = grad != 0 if anchor is None else (grad != 0).any(-1)
+    row, view = (moves & needed).any(-1).nonzero(as_tuple=True)
     for start in range(0, len(row), micro_batch):
         part = slice(start, start + micro_batch)
-        values = score_rows(policy, batch, views, row[part], view[part])
+        values = score_rows(policy, batch, views, row[part], view[part], anchor)
         (values * grad[row[part], view[part]]).sum().backward()

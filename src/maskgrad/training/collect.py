@@ -18,6 +18,7 @@ from maskgrad.diffusion.sampler import Record
 from maskgrad.models.policy import Policy
 from maskgrad.records import RolloutBatch, Trajectory
 from maskgrad.tasks.base import Example, Grade, Task
+from maskgrad.training.step_rewards import with_steps
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def collect(
         reward=torch.tensor([0.0 if g.reward is None else g.reward for g in grades], device=policy.device),
         trajectory=path,
     )
-    batch = _with_steps(policy, task, algorithm, batch, repeated, seed)
+    batch = with_steps(policy, task, algorithm, batch, repeated, grades, seed)
     kept, dropped = _usable(batch, grades)
     stops = torch.tensor(policy.special.stops, device=path.tokens.device)
     unstopped = int((~torch.isin(path.tokens, stops).any(1)).sum())
@@ -91,37 +92,6 @@ def collect(
     ]
     ended = time.perf_counter()
     return Collected(rows_of(batch, kept), metrics, rows, {"sample": sampled - started, "grade": ended - sampled})
-
-
-def _with_steps(
-    policy: Policy, task: Task, algorithm: Algorithm, batch: RolloutBatch, examples: list[Example], seed: int
-) -> RolloutBatch:
-    """Choose denoising passes and, if the algorithm asks, grade their one-shot completions."""
-    path = batch.trajectory
-    assert path is not None
-    chosen = algorithm.select(path, batch.live, batch.sample, seed)
-    if chosen is None:
-        return batch if algorithm.wants_trajectory else replace(batch, trajectory=None)
-    steps, weight = chosen
-    batch = replace(batch, selected=steps, selected_weight=weight)
-    if not algorithm.wants_one_shot:
-        return batch
-    guesses = paths.one_shot_at(path, steps)
-    rows, slots, length = guesses.shape
-    texts = decode(policy, guesses.reshape(rows * slots, length))
-    repeated = [e for e in examples for _ in range(slots)]
-    # Members of a group share many guesses; each distinct one is graded once.
-    keys = [(e.id, text) for e, text in zip(repeated, texts, strict=True)]
-    distinct = {key: i for i, key in reversed(list(enumerate(keys)))}
-    chosen_rows = sorted(distinct.values())
-    graded = task.grade_batch([repeated[i] for i in chosen_rows], [texts[i] for i in chosen_rows])
-    verdict = {keys[i]: grade.reward for i, grade in zip(chosen_rows, graded, strict=True)}
-    rewards = [verdict[key] for key in keys]
-    final = batch.reward[:, None].expand(rows, slots).reshape(-1).tolist()
-    # A one-shot completion that no reward function judges contributes no difference to the final reward.
-    values = [f if r is None else r for r, f in zip(rewards, final, strict=True)]
-    step_reward = torch.tensor(values, device=batch.reward.device).view(rows, slots)
-    return replace(batch, step_reward=step_reward, trajectory=replace(path, one_shot=None))
 
 
 def _usable(batch: RolloutBatch, grades: Sequence[Grade]) -> tuple[Tensor, int]:

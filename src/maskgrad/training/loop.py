@@ -197,8 +197,9 @@ class TrainingRun:
         started = time.perf_counter()
         with self.interruptible.whole():
             index, reward = self.progress.buffer_index, float(self.buffer.batch.reward.mean())
+            step = self.progress.step
             metrics = update(
-                self.policy, self.optimizer, self.algorithm, self.config, self.buffer, index, self.progress.step
+                self.policy, self.optimizer, self.algorithm, self.config, self.buffer, index, step, self.reference
             )
             if self.starting is not None:
                 metrics["drift"] = optim.distance(self.policy, self.starting)

@@ -7,8 +7,7 @@ views). Denominators are counted before the first pass, so neither path nor spli
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from maskgrad.algorithms.base import Algorithm, count
 from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.config import RunConfig
 from maskgrad.likelihood import score as scorer
-from maskgrad.models.adapters import adapter_off
+from maskgrad.models.adapters import as_reference
 from maskgrad.models.policy import Policy
 from maskgrad.records import Counts, LossSum, MaskedViews, RolloutBatch, Units
 from maskgrad.training import optim
@@ -60,10 +59,9 @@ def prepare(
         if reused:
             views_old = views if objective.beta > 0 else _with_signal(views, batch, advantage)
             old.append(scorer.score(policy, batch, views_old, config.train.micro_batch))
-        if objective.needs_reference:
+        if objective.needs_reference and not objective.exact_kl:
             assert reference is not None, "a KL term needs a reference policy"
-            # the reference of a LoRA run is the same network without its adapter
-            with adapter_off(reference) if reference is policy else nullcontext():
+            with as_reference(reference, policy):
                 ref.append(scorer.score(reference, batch, views, config.train.micro_batch))
     return Prepared(batch=batch, advantage=advantage, old=old, reference=ref)
 
@@ -82,8 +80,12 @@ def update(
     prepared: Prepared,
     index: int,
     step: int,
+    reference: Policy | None = None,
 ) -> dict[str, Any]:
-    """Optimiser step number `index` of this rollout batch (`step` of the run). Returns what the journal records."""
+    """Optimiser step number `index` of this rollout batch (`step` of the run). Returns what the journal records.
+
+    `reference` is read by an exact KL alone; the estimates use what `prepare` scored.
+    """
     epoch, part = divmod(index, algorithm.minibatches)
     batch, objective = prepared.batch, algorithm.objective()
     views = algorithm.views(batch, config.rollout.sampler, config.seed, view_use(algorithm, epoch))
@@ -99,7 +101,7 @@ def update(
     policy.eval()  # dropout off: scoring must see the network that sampled
     skipped = None
     try:
-        loss = _backward(policy, algorithm, config, prepared, views, counts, slot, first, index)
+        loss = _backward(policy, algorithm, config, prepared, views, counts, slot, first, index, reference)
         total = float(loss.total.detach())
     except (scorer.NonFiniteScore, FloatingPointError) as error:
         skipped, total, loss = str(error), float("nan"), LossSum(total=torch.tensor(float("nan")))
@@ -136,6 +138,7 @@ def _backward(
     slot: int,
     first: bool,
     index: int,
+    reference: Policy | None,
 ) -> LossSum:
     """Loss and accumulated gradients of one minibatch. On the first update the old policy is the current one."""
     batch, micro = prepared.batch, config.train.micro_batch
@@ -144,25 +147,34 @@ def _backward(
         return LossSum(total=torch.zeros(()), metrics={})
     shift = log_ratio_shift(config.train.inflate, config.seed, batch.sample, prepared.advantage, views.units, index)
 
-    def loss_of(logp: Tensor) -> LossSum:
+    objective = algorithm.objective()
+    anchor = None
+    if objective.exact_kl:
+        assert reference is not None, "an exact KL needs the reference policy"
+        anchor = scorer.Anchor(reference, mean=objective.kl == "exact_mean")
+
+    def loss_of(scores: Tensor) -> LossSum:
+        logp, kl = (scores, None) if anchor is None else scores.unbind(-1)
         new = algorithm.units(logp, views, batch)
         old = None if first or not prepared.old else _old_units(algorithm, config, prepared, views, slot)
-        reference = algorithm.units(prepared.reference[slot], views, batch) if prepared.reference else None
+        fixed = algorithm.units(prepared.reference[slot], views, batch) if prepared.reference else None
+        apart = None if kl is None else algorithm.units(kl, replace(views, tail=None), batch)
         return policy_loss(
-            algorithm.objective(), new, prepared.advantage, batch.group, batch.live, counts, old, reference, shift
+            objective, new, prepared.advantage, batch.group, batch.live, counts, old, fixed, shift, apart
         )
 
     if len(row) <= micro:
-        values = scorer.score_rows(policy, batch, views, row, view)
-        logp = torch.zeros(views.scored.shape, dtype=values.dtype, device=values.device)
-        loss = loss_of(logp.index_put((row, view), values))
+        values = scorer.score_rows(policy, batch, views, row, view, anchor)
+        shape = (*views.scored.shape, *values.shape[2:])
+        loss = loss_of(values.new_zeros(shape).index_put((row, view), values))
         loss.total.backward()
         return loss
-    known = first and len(prepared.old) > 0
-    leaf = (prepared.old[slot] if known else scorer.score(policy, batch, views, micro)).clone().requires_grad_(True)
+    known = first and len(prepared.old) > 0 and anchor is None
+    leaf = prepared.old[slot] if known else scorer.score(policy, batch, views, micro, anchor)
+    leaf = leaf.clone().requires_grad_(True)
     loss = loss_of(leaf)
     (grad,) = torch.autograd.grad(loss.total, leaf)
-    scorer.replay(policy, batch, views, grad, micro)
+    scorer.replay(policy, batch, views, grad, micro, anchor)
     return loss
 
 

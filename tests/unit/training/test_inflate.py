@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from maskgrad.algorithms import SPG, GRPOElbo, StableDRL
-from maskgrad.algorithms.surrogate import Objective, policy_loss
+from maskgrad.algorithms.objective import Objective
+from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.config import InflateConfig, RunConfig
 from maskgrad.errors import UserError
 from maskgrad.records import Counts, LossSum, Units
