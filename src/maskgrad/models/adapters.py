@@ -166,7 +166,7 @@ def adapter_off(policy: Policy) -> Iterator[Policy]:
 
 
 def as_reference(reference: Policy, policy: Policy) -> AbstractContextManager[Policy]:
-    """Run `reference` as what `policy` is compared to: where both are one network, that is the base under its adapter."""
+    """Run `reference` as what `policy` is compared to: of one network, the base under its adapter."""
     return adapter_off(policy) if reference is policy else nullcontext(reference)
 
 
