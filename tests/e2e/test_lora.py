@@ -77,7 +77,7 @@ def test_an_interrupted_run_resumes_to_the_bit(
     real = loop.update
 
     def dying(*arguments: Any) -> dict[str, Any]:
-        if arguments[-1] == place:
+        if arguments[6] == place:  # the step
             raise Crash
         return real(*arguments)
 
@@ -105,6 +105,21 @@ def test_the_reference_is_the_base_without_a_copy(
     wanted = scorer.score(base, second.batch, views, config.train.micro_batch)
     assert torch.equal(second.reference[0], wanted)
     assert not torch.equal(second.reference[0], second.old[0])  # by then the adapter has moved
+
+
+def test_an_exact_kl_is_to_the_base(smoke: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """Told from two networks: one run with the adapter switched off for the reference, one with the base beside it."""
+    settings = {**SETTINGS, "algorithm": {"beta": 0.04, "kl": "exact", "minibatches": 1}, "train": {"max_updates": 3}}
+    kls = []
+    for name in ("one", "two"):
+        run = TrainingRun.new(smoke("egspo", settings), tmp_path / name)
+        if name == "two":
+            run.reference = load_policy(BASE).requires_grad_(False)
+        run.start()
+        kls.append([line["kl"] for line in read(tmp_path / name / "journal.jsonl") if line["event"] == "update"])
+    assert kls[0] == kls[1] and kls[0][0] == 0 < kls[0][2]
+    finals = [(tmp_path / name / "final" / "adapter_model.safetensors").read_bytes() for name in ("one", "two")]
+    assert finals[0] == finals[1]
 
 
 def test_training_goes_on_with_an_adapter(finished: Path, smoke: Callable[..., RunConfig], tmp_path: Path) -> None:
