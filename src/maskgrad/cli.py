@@ -1,4 +1,4 @@
-"""Command line: options and exit codes. What the commands do is in commands.py.
+"""Command line: options and exit codes. What the commands do is in commands.py and evaluation_commands.py.
 
 Exit codes: 0 success, 2 a user's mistake (one sentence), 1 failure, 130 interrupted and saved.
 """
@@ -6,12 +6,15 @@ Exit codes: 0 success, 2 a user's mistake (one sentence), 1 failure, 130 interru
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from maskgrad.commands import COMMANDS
+from maskgrad import commands, evaluation_commands
 from maskgrad.errors import BrokenModel, UserError
+
+COMMANDS = {**commands.COMMANDS, **evaluation_commands.COMMANDS}
 
 SETTINGS_HELP = "any setting can be changed as --leaf.path VALUE, for example --optim.lr 1e-4 (see the recipe's YAML)"
 
@@ -46,14 +49,12 @@ def build_parser() -> argparse.ArgumentParser:
     sample.add_argument("--task", help="take prompts from a task instead, as name or name:key=value,...")
     sample.add_argument("--count", type=_count, default=4, help="prompts to take from the task (default 4)")
     sample.add_argument("--trace", metavar="FILE", help="write every denoising step as JSON")
-    evaluate = commands.add_parser("eval", help="accuracy of a model on a task")
-    _model_options(evaluate)
-    evaluate.add_argument("--task", required=True, help="task name, or name:key=value,...")
-    evaluate.add_argument("--protocol", help="prompt protocol of the task, for example compact or d1")
-    evaluate.add_argument("--file", help="data file of the task (its public test set)")
-    evaluate.add_argument("--split", choices=["train", "validation", "test"], default="test")
-    evaluate.add_argument("--limit", type=_count, help="at most this many items (default: all, or 200 generated ones)")
-    evaluate.add_argument("--outputs", metavar="FILE", help="write one JSON line per item")
+    evaluate = commands.add_parser("eval", help="accuracy of models on tasks, and comparison of two results")
+    _eval_options(evaluate)
+    score = commands.add_parser("score", help="grade saved generations again")
+    score.add_argument("saved", metavar="FILE.jsonl", help="one JSON object per line: the task's columns, completion")
+    score.add_argument("--task", required=True, help="task name, or name:key=value,...")
+    score.add_argument("--protocol", help="prompt protocol the completions answer (default: told from each completion)")
     stress = commands.add_parser(
         "stress",
         help="methods side by side under noisy or inflated ratios",
@@ -72,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     stress.add_argument("--jobs", type=_count, default=1, help="runs at a time (default 1)")
     recipes = commands.add_parser("recipes", help="list recipes, algorithms, tasks and models that ship in the package")
     recipes.add_argument("name", nargs="?", help="print this recipe's settings")
-    for command in (evaluate, recipes, sample, stress):
+    for command in (evaluate, recipes, sample, score, stress):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON")
     return parser
 
@@ -84,18 +85,55 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print warnings only")
 
 
+def _eval_options(parser: argparse.ArgumentParser) -> None:
+    """Models, tasks and sampler settings that are given several times make a grid."""
+    parser.add_argument("--model", action="append", help="folder, hub id, or maskgrad:NAME; may be repeated")
+    parser.add_argument("--task", action="append", help="task name, or name:key=value,...; may be repeated")
+    parser.add_argument("--protocol", help="prompt protocol of the task, for example compact or d1")
+    parser.add_argument("--file", help="data file of the task (its public test set)")
+    parser.add_argument("--split", choices=["train", "validation", "test"], default="test")
+    parser.add_argument("--limit", type=_count, help="at most this many items (default: all, or 200 generated ones)")
+    parser.add_argument("--repeats", type=_count, default=1, help="completions per item; repeat r uses seed + r")
+    parser.add_argument("--outputs", metavar="FILE", help="keep one JSON line per completion; go on from what is there")
+    parser.add_argument("--compare", nargs=2, metavar=("A.json", "B.json"), help="paired test of two results instead")
+    parser.add_argument("--across-samplers", action="store_true", help="let --compare take results of other samplers")
+    _sampler_options(parser, {"nargs": "+"})
+    _run_model_options(parser)
+
+
 def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="folder, hub id, or maskgrad:NAME")
+    _sampler_options(parser, {})
+    _run_model_options(parser)
+
+
+def _steps(text: str) -> int | str:
+    if not re.fullmatch(r"L(/[1-9]\d*)?", text) and not text.lstrip("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor a share of the length such as L/2")
+    return text if text.startswith("L") else int(text)
+
+
+def _sampler_options(parser: argparse.ArgumentParser, several: dict[str, Any]) -> None:
+    """Options of the sampler; with `several` most of them take more than one value."""
+    more = " (several: a grid)" if several else ""
+    add = parser.add_argument
+    add("--gen-length", type=int, help=f"canvas length in tokens{more}", **several)
+    add("--block-length", type=int, help=f"tokens per block{more}", **several)
+    paired = "; several: one per length" if several else ""
+    add("--steps", type=_steps, help=f"passes per completion, or L/2{paired}", **several)
+    limit = f"commit every token at least this confident instead of --steps{more}"
+    add("--threshold", type=float, help=limit, **several)
+    add("--temperature", type=float, help=f"of the token choice{more}", **several)
+    orders = ["low_confidence", "max_prob", "entropy", "margin", "random"]
+    add("--remasking", choices=orders, help=f"order of the commits{more}", **several)
+    add("--guidance", type=float, help="classifier-free guidance scale")
+    add("--suppress-stop", choices=["none", "never", "delay"])
+
+
+def _run_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--adapter", metavar="DIR", help="LoRA adapter on top of the model")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
-    parser.add_argument("--gen-length", type=int, help="canvas length in tokens")
-    parser.add_argument("--block-length", type=int)
-    parser.add_argument("--steps", type=int, help="network passes per completion")
-    parser.add_argument("--threshold", type=float, help="commit every token at least this confident instead of --steps")
-    parser.add_argument("--temperature", type=float)
-    parser.add_argument("--remasking", choices=["low_confidence", "max_prob", "entropy", "margin", "random"])
-    parser.add_argument("--guidance", type=float, help="classifier-free guidance scale")
-    parser.add_argument("--suppress-stop", choices=["none", "never", "delay"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--micro-batch", type=_count, default=256, help="rows sampled at once")
     parser.add_argument("--max-prompt-length", type=_count, default=2048)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import re
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from maskgrad.errors import UserError
 
 
-def _no_rest(rest: list[str], command: str) -> None:
+def no_rest(rest: list[str], command: str) -> None:
     if rest:
         raise UserError(f"{command} does not know {rest[0]!r}: see maskgrad {command} --help")
 
 
-def _write_json(path: str | None, value: Any) -> None:
+def write_json(path: str | None, value: Any) -> None:
     if path is None:
         return
     try:
@@ -29,7 +29,7 @@ def _write_json(path: str | None, value: Any) -> None:
         raise UserError(f"cannot write {path} ({error.strerror}): choose another file") from None
 
 
-def _writable(path: str | None) -> None:
+def writable(path: str | None) -> None:
     """Refuse an output file that cannot be written before any long work."""
     if path is not None and not os.access(Path(path).resolve().parent, os.W_OK):
         raise UserError(f"cannot write {path}: its folder does not exist or is read-only")
@@ -45,7 +45,7 @@ def _start_or_resume(known: argparse.Namespace, rest: list[str]) -> None:
 
 
 def train(known: argparse.Namespace, rest: list[str]) -> int:
-    _writable(known.json)
+    writable(known.json)
     _start_or_resume(known, rest)
     from maskgrad.reporting.console import Console
     from maskgrad.training.loop import TrainingRun
@@ -62,7 +62,7 @@ def train(known: argparse.Namespace, rest: list[str]) -> int:
 
 
 def sft(known: argparse.Namespace, rest: list[str]) -> int:
-    _writable(known.json)
+    writable(known.json)
     _start_or_resume(known, rest)
     from maskgrad.reporting.console import Console
     from maskgrad.training.sft import SupervisedRun
@@ -89,7 +89,7 @@ def _finish(known: argparse.Namespace, out: Path, run: Callable[[], dict[str, An
     except (Interrupted, TrainingStopped) as stop:
         print(f"maskgrad: {stop}", file=sys.stderr)
         return 130 if isinstance(stop, Interrupted) else 1
-    _write_json(known.json, result)
+    write_json(known.json, result)
     if not known.quiet:
         print(f"model: {out}/final   journal: {out}/journal.jsonl")
     return 0
@@ -109,7 +109,7 @@ def task_settings(text: str, **extra: Any) -> dict[str, Any]:
     return {**out, **{k: v for k, v in extra.items() if v is not None}}
 
 
-def _load(known: argparse.Namespace) -> Any:
+def load_model(known: argparse.Namespace, path: str) -> Any:
     import torch
 
     from maskgrad.config import ModelConfig
@@ -117,29 +117,37 @@ def _load(known: argparse.Namespace) -> Any:
     from maskgrad.settings import parse
 
     torch.set_num_threads(known.threads)
-    model = parse(ModelConfig, {"path": known.model, "dtype": known.dtype, "device": known.device}, "model options")
-    return load_policy(model.path, dtype=model.dtype, device=model.device)
+    model = parse(ModelConfig, {"path": path, "dtype": known.dtype, "device": known.device}, "model options")
+    adapter = {} if known.adapter is None else {"adapter": known.adapter}
+    if adapter and "adapter" not in inspect.signature(load_policy).parameters:
+        raise UserError(f"--adapter {known.adapter}: adapters cannot be read yet: merge it into the model")
+    return load_policy(model.path, dtype=model.dtype, device=model.device, **adapter)
 
 
-def sampler_settings(known: argparse.Namespace) -> Any:
-    """Sampler from the options; what is left out comes from the model's own sampler.json, if it has one."""
+SAMPLER_OPTIONS = (
+    "gen_length",
+    "block_length",
+    "steps",
+    "threshold",
+    "temperature",
+    "remasking",
+    "guidance",
+    "suppress_stop",
+)
+
+
+def sampler_settings(path: str, options: Mapping[str, Any]) -> Any:
+    """Sampler from options that are not None; the rest comes from the model's own sampler.json, if it has one.
+
+    `steps` may be a share of the canvas, "L" or "L/2".
+    """
     from maskgrad.diffusion.schedule import SAMPLER_FILE, SamplerConfig
     from maskgrad.models.files import find_folder, read_json
     from maskgrad.settings import parse
 
-    file = find_folder(known.model) / SAMPLER_FILE
+    file = find_folder(path) / SAMPLER_FILE
     values: dict[str, Any] = read_json(file) if file.is_file() else {}
-    names = [
-        "gen_length",
-        "block_length",
-        "steps",
-        "threshold",
-        "temperature",
-        "remasking",
-        "guidance",
-        "suppress_stop",
-    ]
-    given = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     if given.get("gen_length", values.get("gen_length")) != values.get("gen_length"):
         values = {name: v for name, v in values.items() if name not in ("block_length", "steps")}  # of another canvas
     if "threshold" in given:
@@ -148,50 +156,16 @@ def sampler_settings(known: argparse.Namespace) -> Any:
         values.pop("threshold", None)
     values |= given
     if "gen_length" not in values:
-        raise UserError(f"{known.model} states no canvas length: give --gen-length")
+        raise UserError(f"{path} states no canvas length: give --gen-length")
+    if isinstance(values.get("steps"), str):  # only an option can be one
+        values["steps"] = values["gen_length"] // int(values["steps"].partition("/")[2] or 1)
     return parse(SamplerConfig, values, "sampler options")
 
 
-def evaluate(known: argparse.Namespace, rest: list[str]) -> int:
-    _no_rest(rest, "eval")
-    _writable(known.json)
-    _writable(known.outputs)
-    from maskgrad.tasks.registry import make_task
-
-    task = make_task(task_settings(known.task, prompt=known.protocol, file=known.file))
-    sampler = sampler_settings(known)
-    policy = _load(known)
-    from maskgrad.evaluation.evaluate import evaluate as run
-
-    size = task.size(known.split)
-    count = known.limit or size or 200
-    found = run(
-        policy,
-        task,
-        known.split,
-        count,
-        sampler,
-        micro_batch=known.micro_batch,
-        max_prompt_length=known.max_prompt_length,
-        seed=known.seed,
-        progress=lambda done, total: (
-            print(f"\r{done}/{total}", end="", file=sys.stderr) if sys.stderr.isatty() else None
-        ),
-    )
-    result = {"model": known.model, "file": known.file, **found.result}
-    _write_json(known.json, result)
-    if known.outputs:
-        Path(known.outputs).write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in found.items))
-    from maskgrad.reporting.console import Console
-
-    Console().show({"event": "eval", "step": None, **result, "time": {"wall": time.time()}})
-    return 0
-
-
 def sample(known: argparse.Namespace, rest: list[str]) -> int:
-    _no_rest(rest, "sample")
-    _writable(known.json)
-    _writable(known.trace)
+    no_rest(rest, "sample")
+    writable(known.json)
+    writable(known.trace)
     prompts: list[Any] = list(known.prompt)
     if bool(prompts) == bool(known.task):
         raise UserError("give --prompt TEXT (may be repeated) or --task NAME")
@@ -202,8 +176,8 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
 
         task = make_task(task_settings(known.task))
         prompts = [task.example("test", i).prompt for i in range(min(known.count, task.size("test") or known.count))]
-    sampler = sampler_settings(known)
-    policy = _load(known)
+    sampler = sampler_settings(known.model, {name: getattr(known, name) for name in SAMPLER_OPTIONS})
+    policy = load_model(known, known.model)
     import torch
 
     from maskgrad.diffusion.batching import decode, prompt_batch, sample_in_chunks
@@ -219,14 +193,14 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
         {"prompt": p, "completion": t, "tokens": path.tokens[i].tolist()}
         for i, (p, t) in enumerate(zip(prompts, texts, strict=True))
     ]
-    _write_json(known.json, {"model": known.model, "sampler": sampler.model_dump(mode="json"), "samples": rows})
+    write_json(known.json, {"model": known.model, "sampler": sampler.model_dump(mode="json"), "samples": rows})
     if known.trace:
-        _write_json(known.trace, trace(policy, prompts, path, sampler))
+        write_json(known.trace, trace(policy, prompts, path, sampler))
     return 0
 
 
 def stress(known: argparse.Namespace, rest: list[str]) -> int:
-    _writable(known.json)
+    writable(known.json)
     from maskgrad.config import parse_overrides
     from maskgrad.diagnostics import stress as test
     from maskgrad.diagnostics.arms import ARMS
@@ -251,7 +225,7 @@ def stress(known: argparse.Namespace, rest: list[str]) -> int:
     except TrainingStopped as stop:
         print(f"maskgrad: {stop}", file=sys.stderr)
         return 1
-    _write_json(known.json, result)
+    write_json(known.json, result)
     print(results_table(table_rows(result), COLUMNS))
     plot(result, out / "stress.png")
     print(f"\nresult: {out}/stress.json   plot: {out}/stress.png")
@@ -259,8 +233,8 @@ def stress(known: argparse.Namespace, rest: list[str]) -> int:
 
 
 def recipes(known: argparse.Namespace, rest: list[str]) -> int:
-    _no_rest(rest, "recipes")
-    _writable(known.json)
+    no_rest(rest, "recipes")
+    writable(known.json)
     from importlib import resources
 
     from maskgrad.algorithms import ALGORITHMS
@@ -272,7 +246,7 @@ def recipes(known: argparse.Namespace, rest: list[str]) -> int:
 
         settings = read_recipe(known.name)
         print(yaml.safe_dump(settings, sort_keys=False), end="")
-        _write_json(known.json, settings)
+        write_json(known.json, settings)
         return 0
     listed = {name: read_recipe(name) for name in recipe_names()}
     assets = resources.files("maskgrad") / "assets"
@@ -282,10 +256,8 @@ def recipes(known: argparse.Namespace, rest: list[str]) -> int:
     print(f"\nalgorithms  {', '.join(ALGORITHMS)}\ntasks       {', '.join(sorted(TASKS))}")
     print(f"models      {', '.join('maskgrad:' + m for m in models)}")
     about = {name: values.get("about", "") for name, values in listed.items()}
-    _write_json(
-        known.json, {"recipes": about, "algorithms": list(ALGORITHMS), "tasks": sorted(TASKS), "models": models}
-    )
+    write_json(known.json, {"recipes": about, "algorithms": list(ALGORITHMS), "tasks": sorted(TASKS), "models": models})
     return 0
 
 
-COMMANDS = {"train": train, "sft": sft, "sample": sample, "eval": evaluate, "stress": stress, "recipes": recipes}
+COMMANDS = {"train": train, "sft": sft, "sample": sample, "stress": stress, "recipes": recipes}

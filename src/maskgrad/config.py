@@ -114,6 +114,11 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:
         self.eval_sampler()
+        if self.eval.split == "test" and self.train.eval_every:
+            raise ValueError(
+                f"train.eval_every {self.train.eval_every} would watch the test split during training, and checkpoints "
+                "are not to be chosen by it: set eval.split to validation, or train.eval_every to 0"
+            )
         prompts, steps = self.rollout.prompts_per_batch, getattr(self.algorithm, "steps", 1)
         split = getattr(self.algorithm, "split", "groups")
         most = {"groups": prompts, "slots": steps, "states": prompts * self.rollout.group_size * steps}[split]

@@ -22,6 +22,7 @@ from maskgrad.tasks.base import Task
 from maskgrad.tasks.custom import CustomTask
 from maskgrad.tasks.registry import make_task
 from maskgrad.tasks.rewards import RewardFunction
+from maskgrad.tasks.row_files import load_rows
 from maskgrad.training.loop import TrainingRun
 
 
@@ -43,11 +44,13 @@ class Trainer:
         quiet: bool = False,
     ):
         """Either `task` names a built-in task, or `train_dataset` (rows with a `prompt` column) and `reward_funcs`
-        define one; `eval_dataset` is then the held-out set (default: the training prompts)."""
+        define one; `eval_dataset` is then the held-out set (default: the training prompts). Either may be a path
+        of a .jsonl, .json or .csv file."""
         if not isinstance(algorithm, Algorithm):
             raise UserError(f"algorithm {algorithm!r} is no method: pass for example EGSPO()")
         if not isinstance(config, Mapping):
             raise UserError(f"config {config!r} is no mapping of settings: pass a dict")
+        train_dataset, eval_dataset = map(_rows, (train_dataset, eval_dataset))
         for data in (train_dataset, eval_dataset):
             if data is not None and not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
                 raise UserError(f"dataset {type(data).__name__} has no length: pass a list or a datasets.Dataset")
@@ -76,3 +79,8 @@ class Trainer:
                 raise UserError(f"the settings differ from those {stored} was started with: resume with the same ones")
             return TrainingRun.reopen(self.out, self.task, console).resume()
         return TrainingRun.new(self.config, self.out, self.task, console).start()
+
+
+def _rows(data: Any) -> Any:
+    """The data set, read from its file if it is given as a path."""
+    return load_rows(data) if isinstance(data, (str, Path)) else data

@@ -459,7 +459,7 @@ REWARDS: dict[str, tuple[Any, str]] = {
     "text": (lambda prompts, completions, answer: "ab", "returned str; return a list"),
     "nan": (lambda prompts, completions, answer: [float("nan")] * len(prompts), "the value is nan; return None"),
     "words": (lambda prompts, completions, answer: ["good"] * len(prompts), "str is not a number or None"),
-    "too few arguments": (lambda prompts, completions: [0.0] * len(prompts), "raised TypeError: .*'answer'"),
+    "another argument": (lambda prompts, gold: [0.0] * len(prompts), "needs 'gold', which is no column of the data"),
 }
 
 

@@ -9,25 +9,39 @@ from typing import Any
 
 import torch
 
-from maskgrad.diffusion.batching import decode, prompt_batch, sample_in_chunks
+from maskgrad.diffusion.batching import check_window, decode, prompt_batch, sample_in_chunks
 from maskgrad.diffusion.sampler import Record
 from maskgrad.diffusion.schedule import SamplerConfig
+from maskgrad.errors import UserError
+from maskgrad.evaluation.outcomes import statuses
+from maskgrad.evaluation.outputs import Finished, Outputs
 from maskgrad.evaluation.statistics import wilson_interval
 from maskgrad.models.policy import Policy
+from maskgrad.models.tokenizer import check_prompt_length, encode_prompt
 from maskgrad.tasks.base import Example, Grade, Task
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`result` is JSON-ready; `items` holds one entry per example."""
+    """`result` is JSON-ready; `items` holds one entry per example and repeat, `grades` their verdicts in that order."""
 
     result: dict[str, Any]
     items: list[dict[str, Any]]
+    examples: list[Example]
+    grades: list[Grade]
 
 
 def examples_of(task: Task, split: str, count: int) -> list[Example]:
     size = task.size(split)
     return [task.example(split, i) for i in range(count if size is None else min(count, size))]
+
+
+def check_prompts(policy: Policy, examples: Sequence[Example], max_prompt_length: int, gen_length: int) -> None:
+    """Refuse a prompt that cannot be sampled: before the work, not in the middle of it."""
+    for prompt in {str(example.prompt): example.prompt for example in examples}.values():
+        row = encode_prompt(policy.need_tokenizer(), prompt)
+        check_prompt_length(row, max_prompt_length)
+        check_window(policy, len(row), gen_length)
 
 
 def evaluate(
@@ -40,28 +54,77 @@ def evaluate(
     micro_batch: int = 256,
     max_prompt_length: int = 512,
     seed: int = 0,
+    repeats: int = 1,
+    outputs: Outputs | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Sample one completion per example of `split` and grade it. Every example counts exactly once."""
+    """Sample `repeats` completions per example of `split` and grade them; repeat r uses `seed + r`.
+
+    Every example counts exactly once per repeat. Completions already in `outputs` are graded anew, not sampled again.
+    """
     started = time.perf_counter()
+    if task.size(split) == 0:
+        raise UserError(f"split {split!r} of task {task.name!r} is empty: give it rows, or name another split")
+    if repeats > 1 and sampler.temperature == 0:
+        raise UserError(f"{repeats} repeats at temperature 0 are the same completion: give a temperature above 0")
     examples = examples_of(task, split, count)
-    texts: list[str] = []
-    for start in range(0, len(examples), micro_batch):
-        part = examples[start : start + micro_batch]
-        ids = torch.arange(start, start + len(part))
-        prompts = prompt_batch(policy, [e.prompt for e in part], ids, max_prompt_length, sampler.gen_length)
-        path = sample_in_chunks(policy, prompts, sampler, seed, Record(statistics=False), micro_batch)
-        texts += decode(policy, path.tokens)
-        if progress is not None:
-            progress(len(texts), len(examples))
-    grades = task.grade_batch(examples, texts)
+    check_prompts(policy, examples, max_prompt_length, sampler.gen_length)
+    outputs = outputs or Outputs()
+    keys = [(seed + r, i) for r in range(repeats) for i in range(len(examples))]
+    missing = [key for key in keys if outputs.get(key[0], examples[key[1]]) is None]
+    done = len(keys) - len(missing)
+    for r in range(repeats):
+        places = [i for stream, i in missing if stream == seed + r]
+        for start in range(0, len(places), micro_batch):
+            part = places[start : start + micro_batch]
+            outputs.add(_sample(policy, examples, part, sampler, seed + r, max_prompt_length))
+            done += len(part)
+            if progress is not None:
+                progress(done, len(keys))
+    finished = [outputs.finished(stream, examples[i]) for stream, i in keys]
+    repeated = [examples[i] for _, i in keys]
+    grades = task.grade_batch(repeated, [found.completion for found in finished])
     result = summary(task, split, sampler, grades, seed)
     result["time"] = {"seconds": time.perf_counter() - started}
-    items = [
-        {"id": e.id, "prompt": e.prompt, "completion": t, "reward": g.reward, "correct": g.correct, "status": g.status}
-        for e, t, g in zip(examples, texts, grades, strict=True)
+    items = [graded_row(f, g) for f, g in zip(finished, grades, strict=True)]
+    return Evaluation(result, items, repeated, grades)
+
+
+def _sample(
+    policy: Policy,
+    examples: Sequence[Example],
+    places: Sequence[int],
+    sampler: SamplerConfig,
+    seed: int,
+    max_prompt_length: int,
+) -> list[Finished]:
+    """One completion for each of the examples at `places`. The place names the random stream, whatever the batch."""
+    part = [examples[i] for i in places]
+    prompts = prompt_batch(
+        policy, [e.prompt for e in part], torch.tensor(places), max_prompt_length, sampler.gen_length
+    )
+    path = sample_in_chunks(policy, prompts, sampler, seed, Record(statistics=False), len(part))
+    texts = decode(policy, path.tokens)
+    return [
+        Finished(e.id, seed, e.prompt, dict(e.columns), text, tokens)
+        for e, text, tokens in zip(part, texts, path.tokens.tolist(), strict=True)
     ]
-    return Evaluation(result, items)
+
+
+def graded_row(found: Finished, grade: Grade) -> dict[str, Any]:
+    """A line of the outputs file: what was sampled and how it was judged."""
+    return {
+        "id": found.id,
+        "seed": found.seed,
+        "prompt": found.prompt,
+        "completion": found.completion,
+        "reward": grade.reward,
+        "correct": grade.correct,
+        "extracted": grade.extracted,
+        "status": grade.status,
+        "prompt_fields": found.columns,
+        "tokens": found.tokens,
+    }
 
 
 def summary(task: Task, split: str, sampler: SamplerConfig, grades: Sequence[Grade], seed: int) -> dict[str, Any]:
@@ -78,7 +141,7 @@ def summary(task: Task, split: str, sampler: SamplerConfig, grades: Sequence[Gra
         "interval": list(wilson_interval(correct, len(known))) if known else None,
         "reward": sum(rewards) / len(rewards) if rewards else None,
         "metrics": {m: sum(g.parts.get(m, 0.0) for g in grades) / max(1, len(grades)) for m in task.metrics},
-        "status": {s: sum(g.status == s for g in grades) for s in sorted({g.status for g in grades})},
+        "status": statuses(grades),
         "sampler": sampler.model_dump(mode="json"),
         "seed": seed,
     }

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from maskgrad.errors import UserError, nearest
 
-Status = Literal["ok", "wrong", "no_answer", "error"]
+Status = Literal["ok", "wrong", "no_answer", "timeout", "crash", "infra", "error"]
 Prompt = str | list[dict[str, Any]]
 
 SPLITS = ("train", "validation", "test")
@@ -33,7 +33,8 @@ class Grade:
     """Verdict on one completion.
 
     `reward` None means abstain: the row leaves the statistics. `correct` is the strict verdict, None when the
-    task cannot tell. `parts` holds named numbers beside the reward, `detail` a short reason for reports.
+    task cannot tell. `parts` holds named numbers beside the reward, `detail` a short reason for reports,
+    `extracted` the text that was judged as the answer, None where there was none.
     """
 
     reward: float | None
@@ -41,18 +42,23 @@ class Grade:
     status: Status
     parts: Mapping[str, float] = field(default_factory=dict)
     detail: str = ""
+    extracted: str | None = None
 
 
 class Task(Protocol):
     """A source of examples with a strict grader.
 
     `metrics` names the entries of `Grade.parts` that evaluation averages beside accuracy. `has_gold` says
-    whether `target` can be called.
+    whether `target` can be called. `columns` names what grading reads from `Example.columns`, `aliases` maps
+    other names these columns have in public data to ours. `grader` names the rules of grading and their version.
     """
 
     name: str
     metrics: tuple[str, ...] = ()
     has_gold: bool = True
+    columns: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = {}
+    grader: str = ""
 
     def size(self, split: str) -> int | None:
         """Number of examples in the split; None for an endless generator."""
@@ -73,6 +79,27 @@ class Task(Protocol):
     def hash(self) -> str:
         """Short hash of prompt text, grader version and split settings, recorded with every result."""
         ...
+
+    def from_row(self, row: Mapping[str, Any], where: str = "row") -> Example:
+        """An example from a row of data, enough to grade a completion of it.
+
+        Columns stand in the row itself or in its mapping `prompt_fields`. A missing one is a UserError that starts
+        with `where`. Tasks that can be misled by a column's content check it here.
+        """
+        nested = row.get("prompt_fields")
+        fields = {**row, **nested} if isinstance(nested, Mapping) else dict(row)
+        found = {self.aliases[key]: value for key, value in fields.items() if key in self.aliases} | fields
+        for column in self.columns:
+            if column not in found:
+                raise UserError(
+                    f"{where}: column {column!r} is missing, which task {self.name} needs; "
+                    f"found {', '.join(sorted(map(str, fields))) or 'none'}"
+                )
+        columns = {key: found[key] for key in self.columns} if self.columns else found
+        prompt = fields.get("prompt")
+        return Example(
+            id=str(fields.get("id", where)), prompt=prompt if isinstance(prompt, (str, list)) else "", columns=columns
+        )
 
     def grade_batch(self, examples: Sequence[Example], completions: Sequence[str]) -> list[Grade]:
         """Judge completions, one per example and in order. The default grades them one by one."""

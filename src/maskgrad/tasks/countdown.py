@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from maskgrad.errors import UserError
 from maskgrad.tasks.answers import tagged_answer, whole_answer
@@ -14,7 +16,13 @@ from maskgrad.tasks.countdown_problems import draw_problem, solve
 from maskgrad.tasks.draws import keyed_random
 from maskgrad.tasks.expression import OPERATORS, IllegalExpression, Statement, read_statement
 from maskgrad.tasks.prompts import PROTOCOLS, completion_text, countdown_prompt
-from maskgrad.tasks.puzzle_files import MAX_NUMBERS, CountdownRow, load_countdown_jsonl
+from maskgrad.tasks.puzzle_files import (
+    MAX_NUMBERS,
+    CountdownRow,
+    checked_numbers,
+    checked_target,
+    load_countdown_jsonl,
+)
 from maskgrad.tasks.settings import choice, optional_path, share, span, switch, whole
 
 GRADER = "countdown strict 1"
@@ -69,7 +77,10 @@ class CountdownTask(Task):
     """Examples carry the columns `numbers` (list of ints) and `target` (int)."""
 
     name = "countdown"
+    grader = GRADER
     metrics = ("well_formed",)
+    columns = ("numbers", "target")
+    aliases = {"nums": "numbers", "input": "numbers", "output": "target"}
 
     def __init__(self, settings: CountdownSettings | None = None) -> None:
         self.settings = settings or CountdownSettings()
@@ -109,6 +120,13 @@ class CountdownTask(Task):
             columns={"numbers": list(numbers), "target": target},
         )
 
+    def from_row(self, row: Mapping[str, Any], where: str = "row") -> Example:
+        """`numbers` may be a list or text with commas; both columns are checked like those of a file."""
+        found = super().from_row(row, where)
+        numbers = checked_numbers(where, "numbers", found.columns["numbers"])
+        target = checked_target(where, "target", found.columns["target"])
+        return replace(found, columns={"numbers": list(numbers), "target": target})
+
     def target(self, example: Example, index: int = 0) -> str:
         """One fixed solution in the protocol's form; `index` changes nothing."""
         return completion_text(self.settings.prompt, self._gold(example), REASONING)
@@ -137,9 +155,9 @@ class CountdownTask(Task):
         try:
             statement = read_statement(answer.text, self.settings.operators, unary_minus=self.settings.unary_minus)
         except IllegalExpression as reason:
-            return self._verdict(str(reason))
+            return replace(self._verdict(str(reason)), extracted=answer.text)
         problem = _problem(statement, example.columns["numbers"], example.columns["target"])
-        return self._verdict(problem, well_formed=True)
+        return replace(self._verdict(problem, well_formed=True), extracted=answer.text)
 
     def _verdict(self, problem: str, *, well_formed: bool = False, no_answer: bool = False) -> Grade:
         shaped = self.settings.format_share if problem and well_formed else 0.0

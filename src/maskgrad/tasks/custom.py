@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from maskgrad.errors import UserError
 from maskgrad.tasks.base import SPLITS, Example, Grade, Prompt, Task, require_index, require_split, short_hash
-from maskgrad.tasks.rewards import RewardFunction, call_reward_functions, checked_weights, function_names
+from maskgrad.tasks.rewards import RewardFunction, RewardFunctions
 
 _HASHED_ROWS = 16
 _RESERVED = ("prompts", "completions")  # keywords every reward function receives
@@ -40,7 +40,7 @@ class CustomTask(Task):
         self.name = name
         self.metrics = ()
         self._funcs = tuple(reward_funcs) if isinstance(reward_funcs, Sequence) else (reward_funcs,)
-        self._weights = checked_weights(self._funcs, weights)
+        self._rewards = RewardFunctions(self._funcs, weights)
         self._splits: dict[str, Rows] = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
         if not self._splits:
             raise UserError(f"task {name}: the data set has no splits; pass at least 'train'")
@@ -100,11 +100,11 @@ class CustomTask(Task):
         columns = {key: [example.columns[key] for example in examples] for key in names}
         texts = [_as_message(example.prompt, text) for example, text in zip(examples, completions, strict=True)]
         prompts = [example.prompt for example in examples]
-        return call_reward_functions(self._funcs, self._weights, prompts, texts, columns)
+        return self._rewards(prompts, texts, columns)
 
     def hash(self) -> str:
         """Covers the name, function names, weights, split sizes and the first rows of each split."""
-        parts: list[object] = [self.name, function_names(self._funcs), self._weights]
+        parts: list[object] = [self.name, self._rewards.names, self._rewards.weights]
         for split in sorted(self._splits):
             count = len(self._splits[split])
             first = [self.example(split, index) for index in range(min(count, _HASHED_ROWS))]

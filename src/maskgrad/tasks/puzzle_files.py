@@ -10,20 +10,12 @@ from pathlib import Path
 
 from maskgrad.errors import UserError
 from maskgrad.tasks.grids import CELLS, grid_texts
+from maskgrad.tasks.row_files import read_text
 from maskgrad.tasks.sudoku_answer import keeps_clues
 
 CountdownRow = tuple[tuple[int, ...], int]
 
 MAX_NUMBERS = 6
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
 def load_sudoku_csv(path: Path) -> tuple[tuple[str, str], ...]:
@@ -33,7 +25,7 @@ def load_sudoku_csv(path: Path) -> tuple[tuple[str, str], ...]:
     rows, a puzzle that is not 16 digits 0 to 4 with at least one 0, a solution that is no solved grid or changes a
     clue. Puzzles with several solutions are accepted.
     """
-    reader = csv.DictReader(io.StringIO(_read(path), newline=""))
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     missing = {"Puzzle", "Solution"} - set(reader.fieldnames or ())
     if missing:
         raise UserError(
@@ -43,7 +35,7 @@ def load_sudoku_csv(path: Path) -> tuple[tuple[str, str], ...]:
     try:
         for row in reader:
             puzzle = (row["Puzzle"] or "").strip().zfill(CELLS)
-            rows.append((puzzle, _checked_solution(f"{path}, line {reader.line_num}", puzzle, row["Solution"] or "")))
+            rows.append((puzzle, checked_solution(f"{path}, line {reader.line_num}", puzzle, row["Solution"] or "")))
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from error
     if not rows:
@@ -51,7 +43,8 @@ def load_sudoku_csv(path: Path) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _checked_solution(where: str, puzzle: str, field: str) -> str:
+def checked_solution(where: str, puzzle: str, field: str) -> str:
+    """The solution of a puzzle without surrounding spaces; a pair that is no puzzle is a UserError naming `where`."""
     solution = field.strip()
     if not re.fullmatch("[0-4]{16}", puzzle):
         raise UserError(f"{where}: puzzle {puzzle!r} is not 16 digits from 0 to 4")
@@ -74,7 +67,7 @@ def load_countdown_jsonl(path: Path) -> tuple[CountdownRow, ...]:
     """
     rows = [
         _countdown_row(f"{path}, line {number}", line)
-        for number, line in enumerate(_read(path).split("\n"), start=1)
+        for number, line in enumerate(read_text(path).split("\n"), start=1)
         if line.strip()
     ]
     if not rows:
@@ -89,9 +82,20 @@ def _countdown_row(where: str, line: str) -> CountdownRow:
         raise UserError(f"{where}: not JSON ({error})") from error
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("input", "output")):
         raise UserError(f"{where}: needs the text fields 'input' and 'output'")
-    numbers = [part.strip() for part in row["input"].split(",")]
-    if not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers) or not 2 <= len(numbers) <= MAX_NUMBERS:
-        raise UserError(f"{where}: input {row['input']!r} is not two to {MAX_NUMBERS} whole numbers with commas")
-    if not re.fullmatch("-?[0-9]{1,9}", row["output"].strip()):
-        raise UserError(f"{where}: output {row['output']!r} is not a whole number")
-    return tuple(map(int, numbers)), int(row["output"])
+    return checked_numbers(where, "input", row["input"]), checked_target(where, "output", row["output"])
+
+
+def checked_numbers(where: str, name: str, value: object) -> tuple[int, ...]:
+    """Two to six whole numbers from 0 up, given as a list or as text with commas."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else []
+    texts = ["" if isinstance(part, bool) else str(part).strip() for part in parts]
+    if not all(re.fullmatch("[0-9]{1,9}", text) for text in texts) or not 2 <= len(texts) <= MAX_NUMBERS:
+        raise UserError(f"{where}: {name} {value!r} is not two to {MAX_NUMBERS} whole numbers with commas")
+    return tuple(map(int, texts))
+
+
+def checked_target(where: str, name: str, value: object) -> int:
+    """A whole number, given as such or as text."""
+    if isinstance(value, bool) or not re.fullmatch("-?[0-9]{1,9}", str(value).strip()):
+        raise UserError(f"{where}: {name} {value!r} is not a whole number")
+    return int(str(value))

@@ -9,20 +9,29 @@ from typing import Any
 from maskgrad.errors import UserError, nearest
 from maskgrad.tasks.base import Task
 from maskgrad.tasks.countdown import CountdownSettings, CountdownTask
+from maskgrad.tasks.expression import OPERATORS
 from maskgrad.tasks.sudoku import SudokuSettings, SudokuTask
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskEntry:
-    """A task's settings class and the constructor that takes such settings."""
+    """A task's settings class and the constructor that takes such settings.
+
+    `scoring` holds the settings with which saved completions of unknown origin are graded: the widest rules the
+    task knows. `tagged` holds what is to be changed for such a completion if it writes an answer tag.
+    """
 
     settings: type
     build: Callable[[Any], Task]
+    scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tagged: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 TASKS: dict[str, TaskEntry] = {
-    "countdown": TaskEntry(CountdownSettings, CountdownTask),
-    "sudoku": TaskEntry(SudokuSettings, SudokuTask),
+    "countdown": TaskEntry(
+        CountdownSettings, CountdownTask, {"operators": OPERATORS, "unary_minus": True}, {"prompt": "d1"}
+    ),
+    "sudoku": TaskEntry(SudokuSettings, SudokuTask, tagged={"prompt": "d1"}),
 }
 
 

@@ -1,18 +1,19 @@
-"""Reward functions supplied by the user, called as `fn(prompts=..., completions=..., **columns)`."""
+"""Reward functions supplied by the user, called as `fn(prompts=..., completions=..., **columns)`: the weighted sum."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maskgrad.errors import UserError
 from maskgrad.tasks.base import Grade, Status
+from maskgrad.tasks.reward_calls import NamedReward, RewardFailure, RewardFunction
 
-RewardFunction = Callable[..., Sequence[float | Grade | None]]
+__all__ = ["RewardFailure", "RewardFunction", "RewardFunctions", "call_reward_functions"]
 
-_GRAVITY: tuple[Status, ...] = ("ok", "wrong", "no_answer", "error")
+_GRAVITY: tuple[Status, ...] = ("ok", "wrong", "no_answer", "timeout", "error", "infra", "crash")
 
 
 def function_names(funcs: Sequence[RewardFunction]) -> tuple[str, ...]:
@@ -45,6 +46,35 @@ def checked_weights(funcs: Sequence[RewardFunction], weights: Sequence[float] | 
     return tuple(float(weight) for weight in weights)
 
 
+class RewardFunctions:
+    """Several weighted functions as one reward. Remembers which of them have worked and whose tracebacks were shown.
+
+    A wrong number of weights, or a function that cannot be called, is a UserError.
+    """
+
+    def __init__(self, funcs: Sequence[RewardFunction], weights: Sequence[float] | None = None) -> None:
+        self.weights = checked_weights(funcs, weights)
+        self.names = function_names(funcs)
+        self._calls = [NamedReward(name, func) for name, func in zip(self.names, funcs, strict=True)]
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[Grade]:
+        """Call every function once on the whole batch and return one Grade per row.
+
+        The reward is the weighted sum over the functions that did not abstain (None), and None when all did. A row
+        on which a function raised has no reward and the status "crash": a sum that lacks a part would be another
+        reward. `parts` holds each function's unweighted value under its name. `correct` stays None unless a function
+        returns a Grade that says so. A wrong number of values, a single value for the batch, a value that is not a
+        finite number, and an exception on every row of a function's first batch raise UserError naming the function.
+        """
+        for label, values in (("completions", completions), *columns.items()):
+            if len(values) != len(prompts):
+                raise UserError(f"{label} has {len(values)} entries for {len(prompts)} prompts")
+        table = [call(prompts, completions, columns) for call in self._calls]
+        return [_combined(self.names, self.weights, row) for row in zip(*table, strict=True)]
+
+
 def call_reward_functions(
     funcs: Sequence[RewardFunction],
     weights: Sequence[float] | None,
@@ -52,54 +82,8 @@ def call_reward_functions(
     completions: Sequence[Any],
     columns: Mapping[str, Sequence[Any]],
 ) -> list[Grade]:
-    """Call every function once on the whole batch and return one Grade per row.
-
-    The reward is the weighted sum over the functions that did not abstain (None), and None when all did. `parts`
-    holds each function's unweighted value under its name. `correct` stays None unless a function returns a
-    Grade that says so. A wrong number of values, a single value for the batch, a value that is not a finite
-    number, and an exception inside a function raise UserError naming the function.
-    """
-    weights = checked_weights(funcs, weights)
-    for label, values in (("completions", completions), *columns.items()):
-        if len(values) != len(prompts):
-            raise UserError(f"{label} has {len(values)} entries for {len(prompts)} prompts")
-    names = function_names(funcs)
-    table = [_call(name, func, prompts, completions, columns) for name, func in zip(names, funcs, strict=True)]
-    return [_combined(names, weights, row) for row in zip(*table, strict=True)]
-
-
-def _call(
-    name: str, func: RewardFunction, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-) -> list[Grade | None]:
-    keywords = {key: list(values) for key, values in columns.items()}
-    try:
-        result: Any = func(prompts=list(prompts), completions=list(completions), **keywords)
-    except Exception as error:  # user code is foreign: whatever it raises is reported under the function's name
-        raise UserError(f"reward function {name} raised {type(error).__name__}: {error}") from error
-    values = result.tolist() if hasattr(result, "tolist") else result  # arrays
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence):
-        raise UserError(
-            f"reward function {name} returned {type(result).__name__}; return a list of {len(prompts)} values, "
-            "one per completion"
-        )
-    if len(values) != len(prompts):
-        raise UserError(f"reward function {name} returned {len(values)} values, expected {len(prompts)}")
-    return [_as_grade(name, row, value) for row, value in enumerate(values)]
-
-
-def _as_grade(name: str, row: int, value: object) -> Grade | None:
-    """A plain number becomes a Grade without a verdict; None stays None."""
-    if value is None:
-        return None
-    grade = value if isinstance(value, Grade) else None
-    reward = grade.reward if grade is not None else value
-    if reward is None:
-        return grade
-    if not isinstance(reward, numbers.Real):
-        raise UserError(f"reward function {name}, row {row}: {type(reward).__name__} is not a number or None")
-    if not math.isfinite(reward):
-        raise UserError(f"reward function {name}, row {row}: the value is {float(reward)}; return None to abstain")
-    return grade or Grade(reward=float(reward), correct=None, status="ok")
+    """One call of `RewardFunctions` that remembers nothing."""
+    return RewardFunctions(funcs, weights)(prompts, completions, columns)
 
 
 def _combined(names: Sequence[str], weights: Sequence[float], row: Sequence[Grade | None]) -> Grade:
@@ -115,10 +99,13 @@ def _combined(names: Sequence[str], weights: Sequence[float], row: Sequence[Grad
     given = [grade for grade in row if grade is not None]
     verdicts = [grade.correct for grade in given if grade.correct is not None]
     details = [grade.detail for grade in given if grade.detail]
+    status: Status = max((grade.status for grade in given), key=_GRAVITY.index, default="ok")
+    if status in ("crash", "infra"):
+        return Grade(reward=None, correct=None, status=status, parts=parts, detail="; ".join(details))
     return Grade(
         reward=total,
         correct=all(verdicts) if verdicts else None,
-        status=max((grade.status for grade in given), key=_GRAVITY.index, default="ok"),
+        status=status,
         parts=parts,
         detail="; ".join(details) if details or total is not None else "every reward function abstained",
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from maskgrad.tasks.answers import tagged_answer, whole_answer
 from maskgrad.tasks.base import Example, Grade, Task, require_index, require_split, short_hash
 from maskgrad.tasks.draws import keyed_random
-from maskgrad.tasks.grids import MAX_BLANKS, draw_puzzle, split_grids
+from maskgrad.tasks.grids import CELLS, MAX_BLANKS, draw_puzzle, split_grids
 from maskgrad.tasks.prompts import PROTOCOLS, completion_text, sudoku_prompt
-from maskgrad.tasks.puzzle_files import load_sudoku_csv
+from maskgrad.tasks.puzzle_files import checked_solution, load_sudoku_csv
 from maskgrad.tasks.settings import choice, optional_path, span, whole
 from maskgrad.tasks.sudoku_answer import GRADER, grade_grid
 
@@ -49,7 +51,10 @@ class SudokuTask(Task):
     """Examples carry the columns `puzzle` and `solution`, 16 digits each."""
 
     name = "sudoku"
+    grader = GRADER
     metrics = ("cell_accuracy",)
+    columns = ("puzzle", "solution")
+    aliases = {"Puzzle": "puzzle", "Solution": "solution"}
 
     def __init__(self, settings: SudokuSettings | None = None) -> None:
         self.settings = settings or SudokuSettings()
@@ -71,6 +76,13 @@ class SudokuTask(Task):
             prompt=sudoku_prompt(self.settings.prompt, puzzle),
             columns={"puzzle": puzzle, "solution": solution},
         )
+
+    def from_row(self, row: Mapping[str, Any], where: str = "row") -> Example:
+        """Puzzle and solution are checked like those of a file; lost leading zeros of the puzzle are put back."""
+        found = super().from_row(row, where)
+        puzzle = str(found.columns["puzzle"]).strip().zfill(CELLS)
+        solution = checked_solution(where, puzzle, str(found.columns["solution"]))
+        return replace(found, columns={"puzzle": puzzle, "solution": solution})
 
     def target(self, example: Example, index: int = 0) -> str:
         """The stored solution in the protocol's form; there is only one, so `index` changes nothing."""

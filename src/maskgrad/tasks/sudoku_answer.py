@@ -70,6 +70,7 @@ def grade_grid(puzzle: str, solution: str, answer: Extracted, *, pay_cells: bool
         status="wrong" if problem else "ok",
         parts={"cell_accuracy": accuracy},
         detail=problem or "",
+        extracted=answer.text,
     )
 
 

@@ -6,7 +6,6 @@ generator state: every draw of the library is named (see randomness.py), so coun
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -19,6 +18,7 @@ import torch
 
 from maskgrad.diffusion.schedule import SAMPLER_FILE, SamplerConfig
 from maskgrad.errors import UserError
+from maskgrad.models.fingerprint import weights_hash as weights_hash
 from maskgrad.models.policy import Policy
 from maskgrad.models.save import save_policy
 from maskgrad.reporting.journal import FILE_NAME, Journal
@@ -37,15 +37,6 @@ class Progress:
     skipped: int = 0
     task: str = ""  # hash of the task the run was started with
     reference: str = ""  # hash of the weights a KL term refers to, if there is one
-
-
-def weights_hash(policy: Policy) -> str:
-    """Hash of all parameters, names and bytes."""
-    digest = hashlib.blake2b(digest_size=12)
-    for name, tensor in policy.weights().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def write_atomic(folder: Path, fill: Any) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from maskgrad.diffusion.batching import check_window
 from maskgrad.errors import UserError
-from maskgrad.evaluation.evaluate import examples_of
+from maskgrad.evaluation.evaluate import check_prompts, examples_of
 from maskgrad.models.policy import Policy
-from maskgrad.models.tokenizer import check_prompt_length, encode_prompt
 from maskgrad.tasks.base import Example, Task
 
 #: Examples of an endless generator that are looked at.
@@ -21,8 +19,5 @@ def check_rows(policy: Policy, task: Task, split: str, max_prompt_length: int, g
     examples = examples_of(task, split, size or LOOKED_AT)
     if len({tuple(sorted(example.columns)) for example in examples}) > 1:
         raise UserError(f"rows of split {split!r} have different columns: give every row the same ones")
-    for prompt in {str(example.prompt): example.prompt for example in examples}.values():
-        row = encode_prompt(policy.need_tokenizer(), prompt)
-        check_prompt_length(row, max_prompt_length)
-        check_window(policy, len(row), gen_length)
+    check_prompts(policy, examples, max_prompt_length, gen_length)
     return examples

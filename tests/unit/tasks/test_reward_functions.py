@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from maskgrad.errors import UserError
 from maskgrad.tasks.base import Grade, self_test
 from maskgrad.tasks.custom import CustomTask
-from maskgrad.tasks.rewards import call_reward_functions
+from maskgrad.tasks.rewards import RewardFailure, RewardFunctions, call_reward_functions
 
 
 def equals(*, completions: list[str], answer: list[str], **_: Any) -> list[float]:
@@ -104,6 +106,91 @@ def test_exceptions_name_the_function_and_keep_their_cause() -> None:
     with pytest.raises(UserError, match="reward function broken raised ZeroDivisionError: division by zero") as error:
         call(broken)
     assert isinstance(error.value.__cause__, ZeroDivisionError)
+
+
+def one_over(completions: list[str], **_: Any) -> list[float]:
+    """Raises on a batch that holds "0" anywhere."""
+    return [1 / int(text) for text in completions]
+
+
+def test_a_crash_is_an_outcome_of_its_rows_only() -> None:
+    with pytest.warns(
+        RewardFailure, match=r"one_over raised ZeroDivisionError(.|\n)*Traceback(.|\n)*1 / int"
+    ) as caught:
+        first, second, third = call(one_over, length, completions=("2", "0", "4"))
+    assert (first.reward, third.reward, first.status) == (1.5, 1.25, "ok")
+    assert (second.reward, second.correct, second.status) == (None, None, "crash"), (
+        "a sum without its part is no reward"
+    )
+    assert second.detail == "one_over: ZeroDivisionError: division by zero"
+    assert second.parts == {"length": 1.0}
+    assert len(caught) == 1
+
+
+def test_a_traceback_is_shown_once_for_each_kind() -> None:
+    rewards = RewardFunctions([one_over])
+    rewards(["p"], ["2"], {})
+    for bad, shown in (("0", 1), ("0", 0), ("x", 1), ("x", 0)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            grades = rewards(["p", "p"], ["1", bad], {})
+        assert [grade.status for grade in grades] == ["ok", "crash"]
+        assert len(caught) == shown
+
+
+def test_a_whole_batch_may_crash_once_the_function_has_worked() -> None:
+    rewards = RewardFunctions([one_over])
+    with pytest.raises(UserError, match="one_over raised ZeroDivisionError"):
+        rewards(["p", "p"], ["0", "0"], {})
+    rewards(["p"], ["1"], {})
+    with pytest.warns(RewardFailure):
+        assert [grade.status for grade in rewards(["p", "p"], ["0", "0"], {})] == ["crash", "crash"]
+
+
+def test_functions_get_the_keywords_they_accept() -> None:
+    def few(completions: list[str]) -> list[float]:
+        return [float(len(text)) for text in completions]
+
+    def columns_only(answer: list[str], completion_ids: Any = None) -> list[float]:
+        assert completion_ids is None
+        return [float(len(gold)) for gold in answer]
+
+    class Judge:
+        def __call__(self, completions: list[str], answer: list[str]) -> list[float]:
+            return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+    assert call(few, columns_only, Judge())[0].parts == {"few": 1.0, "columns_only": 1.0, "Judge": 1.0}
+
+
+def test_a_parameter_without_a_column_is_named() -> None:
+    def wants(completions: list[str], gold: list[str]) -> list[float]:
+        return [0.0 for _ in gold]
+
+    def by_position(completions: list[str], /) -> list[float]:
+        return [0.0 for _ in completions]
+
+    with pytest.raises(UserError, match=r"wants needs 'gold', which is no column of the data: found prompts, .*answer"):
+        call(wants)
+    with pytest.raises(UserError, match="by_position takes 'completions' by position"):
+        call(by_position)
+
+
+def test_async_functions_with_and_without_a_running_loop() -> None:
+    async def slow(completions: list[str], **_: Any) -> list[float]:
+        await asyncio.sleep(0)
+        return [float(len(text)) for text in completions]
+
+    async def inside() -> list[Grade]:
+        return call(slow)
+
+    assert [grade.reward for grade in call(slow)] == [1.0, 1.0]
+    assert [grade.reward for grade in asyncio.run(inside())] == [1.0, 1.0]
+
+    async def broken(**_: Any) -> list[float]:
+        raise KeyError("k")
+
+    with pytest.raises(UserError, match="broken raised KeyError: 'k'"):
+        call(broken)
 
 
 @pytest.mark.parametrize(
