@@ -1,6 +1,6 @@
 """Backbones, checkpoints and tokenizers."""
 
-from maskgrad.models.families import FAMILIES, LLADA, Family, family_of
+from maskgrad.models.families import DREAM, FAMILIES, LLADA, SDAR, Family, family_of
 from maskgrad.models.layout import SpecialIds
 from maskgrad.models.load import load_policy, new_policy
 from maskgrad.models.policy import Policy
@@ -15,8 +15,10 @@ from maskgrad.models.tokenizer import (
 )
 
 __all__ = [
+    "DREAM",
     "FAMILIES",
     "LLADA",
+    "SDAR",
     "Family",
     "Policy",
     "SpecialIds",

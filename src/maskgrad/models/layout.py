@@ -57,8 +57,18 @@ class NameMap:
         for pattern, target in self._rules[inward]:
             if match := pattern.fullmatch(name):
                 layer = match.groupdict().get("n")
-                return (target if layer is None else target.replace("{n}", layer)) + match["rest"]
+                return (target if layer is None else target.replace("{n}", layer)) + (match["rest"] or "")
         return None
+
+
+def adapts(name: str) -> bool:
+    """Whether a parameter of `Policy` belongs to a LoRA adapter."""
+    return ".lora_" in name
+
+
+def plain_name(name: str) -> str:
+    """The name a parameter of an adapted module has without the adapter around it."""
+    return name.replace(".base_layer.", ".")
 
 
 def _rule(source: str, target: str) -> tuple[re.Pattern[str], str]:

@@ -118,13 +118,15 @@ def to_backbone(config: Mapping[str, Any]) -> LlamaConfig:
 
 def from_backbone(config: LlamaConfig) -> dict[str, Any]:
     """The LLaDA `config.json` of a Llama config. Token ids are not part of it."""
-    assert config.hidden_act == "silu" and config.attention_bias == config.mlp_bias, config
+    assert config.hidden_act == "silu" and config.attention_bias >= config.mlp_bias, config
     rope = config.rope_parameters
     assert isinstance(rope, dict) and rope["rope_type"] == "default", rope
     return DEFAULTS | {
         "d_model": config.hidden_size,
         "embedding_size": config.vocab_size,
-        "include_bias": config.attention_bias,
+        "include_bias": config.mlp_bias,
+        # only in LLaDA's own reading, where the attention output has no bias then (`Traits.output_bias`)
+        "include_qkv_bias": config.attention_bias and not config.mlp_bias,
         "max_sequence_length": config.max_position_embeddings,
         "mlp_hidden_size": config.intermediate_size,
         "n_heads": config.num_attention_heads,

@@ -12,10 +12,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from maskgrad.errors import UserError, nearest
+from maskgrad.models.adapters import base_of, is_adapter, load_adapter
 from maskgrad.models.families import Family, family_of, special_ids
 from maskgrad.models.files import INDEX, WEIGHTS, find_folder, read_json
 from maskgrad.models.policy import Policy
-from maskgrad.models.tokenizer import load_tokenizer
+from maskgrad.models.selftest import check_reading
+from maskgrad.models.tokenizer import add_mask_token, load_tokenizer
 from maskgrad.randomness import generator
 
 DTYPES = {
@@ -27,21 +29,78 @@ DTYPES = {
 
 
 def load_policy(
-    path: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu", attn: str = "sdpa"
+    path: str | Path,
+    *,
+    adapter: str | Path | None = None,
+    dtype: str = "float32",
+    device: str | torch.device = "cpu",
+    attn: str = "sdpa",
+    mask_token: str | None = None,
+    block: int | None = None,
+    logit_shift: int | None = None,
+    self_test: bool = True,
 ) -> Policy:
     """Load a checkpoint: a local folder, a hub id `org/name`, or `maskgrad:NAME` for one inside the package.
 
-    `dtype` is what the weights are held and computed in, whatever they are stored in.
+    `dtype` is what the weights are held and computed in, whatever they are stored in. `adapter` is a PEFT folder with a
+    LoRA adapter for the model; if `path` itself is such a folder, the base it names is loaded and adapted.
+    `mask_token`, `block` and `logit_shift` declare what the config.json of a plain decoder leaves open (a mask token
+    that the tokenizer lacks is added where the tables have room); where it states them they must agree.
+    `self_test` runs a few short forwards that find a wrong reading of the checkpoint (selftest.py).
     """
     target = dtype_named(dtype)
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {str(device)!r} was asked for, but no CUDA device is visible; use device 'cpu'")
     folder = find_folder(str(path))
-    config = read_json(folder / "config.json")
+    if is_adapter(folder):
+        if adapter is not None:
+            raise UserError(f"{folder} is an adapter itself, so adapter {str(adapter)!r} has no model to go on")
+        path, adapter = base_of(folder), folder
+        folder = find_folder(path)
+    config, tokenizer = read_json(folder / "config.json"), load_tokenizer(folder)
+    config = declared(config, tokenizer, mask_token, block, logit_shift)
+    policy = _skeleton(family_of(config), config, tokenizer, attn)
+    policy.fill(_read_weights(folder, policy, target, place))
+    policy.source = str(path) if str(path).startswith("maskgrad:") or not Path(path).is_dir() else str(folder.resolve())
+    if adapter is not None:
+        load_adapter(policy, find_folder(str(adapter)))
+    if self_test:
+        check_reading(policy)
+    return policy
+
+
+def declared(
+    config: dict[str, Any],
+    tokenizer: PreTrainedTokenizerFast | None,
+    mask_token: str | None = None,
+    block: int | None = None,
+    logit_shift: int | None = None,
+) -> dict[str, Any]:
+    """The config with what the caller declares written into it; a contradiction is a `UserError`."""
     family = family_of(config)
-    policy = _skeleton(family, config, load_tokenizer(folder), attn)
-    return policy.fill(_read_weights(folder, policy, target, place))
+    if mask_token is not None:
+        if tokenizer is None:
+            raise UserError(f"mask_token {mask_token!r} needs a tokenizer, and the checkpoint has none")
+        add_mask_token(tokenizer, mask_token, family.to_backbone(config).vocab_size)
+        identity = tokenizer.get_vocab()[mask_token]
+        config = _agreed(config, "mask_token_id", identity, config.get("mask_token_id"))
+    if block is not None:
+        if family.visibility == "full" and family.name != "generic":
+            raise UserError(f"block {block} was given, but {family.name} models see everything; leave it out")
+        config = _agreed(config, "block_size", block, config.get("block_size"))
+    if logit_shift is not None:
+        stated = config.get("logit_shift") if family.name == "generic" else family.logit_shift
+        config = _agreed(config, "logit_shift", logit_shift, stated)
+    return config
+
+
+def _agreed(config: dict[str, Any], key: str, given: int, stated: int | None) -> dict[str, Any]:
+    if stated is None:
+        return {**config, key: given}
+    if stated != given:
+        raise UserError(f"{key} {given} was given, but the checkpoint says {stated}; leave it out, or use its value")
+    return config
 
 
 def new_policy(
@@ -73,8 +132,8 @@ def new_policy(
 def _draw(name: str, shape: torch.Size, layers: int, draws: torch.Generator) -> Tensor:
     if len(shape) == 1:
         return torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)
-    std = 0.02 if name == "head.weight" else shape[1] ** -0.5
-    if name.endswith(("o_proj.weight", "down_proj.weight")):
+    std = 0.02 if name == "head.weight" else shape[-1] ** -0.5
+    if name.endswith(("o_proj.weight", "down_proj.weight", "experts.down_proj")):
         std /= (2 * layers) ** 0.5
     return torch.empty(shape).normal_(0.0, std, generator=draws)
 
@@ -110,7 +169,18 @@ def _read_weights(folder: Path, policy: Policy, dtype: torch.dtype, device: torc
         found |= _read_shard(folder / shard, wanted, dtype, device)
     if missing := sorted(set(wanted) - set(found)):
         raise UserError(f"{folder} lacks {len(missing)} tensors, among them {_few(missing)}; is the download complete?")
-    return {str(policy.family.names.ours(name)): tensor for name, tensor in found.items()}
+    return {name: _assemble(policy.family, name, p, found) for name, p in policy.named_parameters()}
+
+
+def _assemble(family: Family, name: str, parameter: Tensor, found: dict[str, Tensor]) -> Tensor:
+    """A tensor of `Policy` from the checkpoint's, which are taken out of `found`."""
+    if list(family.parts(name, parameter)) == [name]:
+        return found.pop(str(family.names.theirs(name)))
+    first = found[next(iter(family.stored(name, parameter)))]
+    whole = torch.empty(parameter.shape, dtype=first.dtype, device=first.device)
+    for part, view in family.stored(name, whole).items():
+        view.copy_(found.pop(part))
+    return whole
 
 
 def _read_shard(

@@ -16,9 +16,16 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedTokenizerFast
 
 from maskgrad.errors import UserError, nearest
-from maskgrad.models.attention import additive, bidirectional_mask, make_bidirectional, positions
+from maskgrad.models.attention import (
+    additive,
+    bidirectional_mask,
+    block_causal_mask,
+    block_ids,
+    make_bidirectional,
+    positions,
+)
 from maskgrad.models.families import Family
-from maskgrad.models.layout import SpecialIds
+from maskgrad.models.layout import SpecialIds, adapts, plain_name
 
 ATTENTION = ("sdpa", "eager")
 
@@ -31,6 +38,8 @@ class Policy(nn.Module):
     """
 
     backbone: Any  # a decoder of transformers without its head
+    source: str | None = None  # where the weights were read from, as `load_policy` can find it again
+    adapter: Any = None  # settings of the LoRA adapter in the backbone, if there is one (adapters.py)
     forbidden: Tensor  # bool [V]; ids that are never sampled: MASK and what the tokenizer cannot decode
 
     def __init__(
@@ -89,11 +98,17 @@ class Policy(nn.Module):
         return forbidden
 
     def hidden(self, tokens: Tensor, attend: Tensor | None = None) -> Tensor:
-        """Last hidden states [B,T,d] of `tokens` int64 [B,T] under full bidirectional attention.
+        """Last hidden states [B,T,d] of `tokens` int64 [B,T] under the family's own visibility.
 
+        That is full attention, or block-causal attention with blocks counted from each row's first real token.
         `attend` bool [B,T] is False on padding, which nobody sees; states at padding mean nothing.
         """
         assert attend is None or attend.dtype == torch.bool, attend.dtype
+        if self.family.visibility == "block_causal":
+            real = torch.ones_like(tokens, dtype=torch.bool) if attend is None else attend
+            assert self.traits.block is not None, self.family.name
+            blocks = block_ids(real, 0, self.traits.block)
+            return self.states(tokens, block_causal_mask(blocks, real), positions(real))
         # without padding no mask is built, so that SDPA may take its fastest kernel
         if attend is not None and not bool(attend.all()):
             return self.states(tokens, bidirectional_mask(attend), positions(attend))
@@ -178,7 +193,7 @@ class Policy(nn.Module):
     @property
     def max_length(self) -> int | None:
         """Positions the checkpoint was made for (prompt and canvas together), if its config says so."""
-        length = self.config.get("max_sequence_length")
+        length = self.config.get("max_sequence_length", self.config.get("max_position_embeddings"))
         return None if length is None else int(length)
 
     @property
@@ -194,9 +209,13 @@ class Policy(nn.Module):
         return self.head.weight.dtype
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters under their names in the authors' checkpoints, in the order of the network."""
+        """Parameters under their names in the authors' checkpoints, in the order of the network, without adapters.
+
+        Where the authors store a tensor of the network in pieces these are views of it.
+        """
         # named_parameters yields a tied table once, under the name of the embedding
-        return {str(self.family.names.theirs(name)): p for name, p in self.named_parameters()}
+        stored = [self.family.stored(plain_name(name), p) for name, p in self.named_parameters() if not adapts(name)]
+        return {name: view for views in stored for name, view in views.items()}
 
     def num_parameters(self) -> int:
         """Parameters, a tied table counted once."""

@@ -1,4 +1,7 @@
-"""Text to token ids and back. No remote code: a tokenizer is its tokenizer.json and a few settings beside it."""
+"""Text to token ids and back. No remote code: a tokenizer is its files, read by classes of `transformers`.
+
+The files are tokenizer.json, or vocab.json with merges.txt (Dream, SDAR), and a few settings beside them.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,20 @@ from typing import Any
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from maskgrad.errors import UserError
 from maskgrad.models.files import read_json, write_json
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+FILES = (
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _CHARACTER_SPECIALS = ("<|mdm_mask|>", "<|endoftext|>", "<|eot_id|>", "<|sep|>", "<unk>")
 _CHARACTER_TEMPLATE = (
@@ -26,27 +37,52 @@ _CHARACTER_TEMPLATE = (
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     """The tokenizer of a checkpoint folder, None when the folder has none."""
-    file, settings_file = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    if not file.is_file():
-        if settings_file.is_file():
-            raise UserError(f"{folder} has tokenizer_config.json but no tokenizer.json; add it from the original model")
-        return None
+    settings_file = folder / "tokenizer_config.json"
     settings = read_json(settings_file) if settings_file.is_file() else {}
+    if (folder / "tokenizer.json").is_file():
+        tokenizer = _from_one_file(folder, settings)
+    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        tokenizer = _from_byte_pairs(folder)
+    elif settings:
+        raise UserError(
+            f"{folder} has tokenizer_config.json but neither tokenizer.json nor vocab.json with merges.txt; "
+            "add them from the original model"
+        )
+    else:
+        return None
+    template_file = folder / "chat_template.jinja"
+    template = template_file.read_text("utf-8") if template_file.is_file() else settings.get("chat_template")
+    if template is not None:
+        tokenizer.chat_template = template
+    return tokenizer
+
+
+def _from_one_file(folder: Path, settings: dict[str, Any]) -> PreTrainedTokenizerFast:
+    file = folder / "tokenizer.json"
     roles = {role: _content(settings[role]) for role in _ROLES if settings.get(role) is not None}
     try:
         core = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower for a file it cannot read
         raise UserError(f"{file} cannot be read ({error}); restore it from the original model") from error
-    tokenizer = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=core,
         clean_up_tokenization_spaces=False,  # it would rewrite " ." and the like in decoded answers
         name_or_path=str(folder),
         **roles,
     )
-    template_file = folder / "chat_template.jinja"
-    template = template_file.read_text("utf-8") if template_file.is_file() else settings.get("chat_template")
-    if template is not None:
-        tokenizer.chat_template = template
+
+
+def _from_byte_pairs(folder: Path) -> PreTrainedTokenizerFast:
+    """Qwen's byte-pair tokenizer, which Dream and SDAR use under names of their own that ask for remote code."""
+    try:
+        # the class is named, so the checkpoint's own entry for a tokenizer class is not looked at
+        tokenizer = Qwen2Tokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # the library raises nothing narrower for files it cannot read
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"vocab.json and merges.txt of {folder} cannot be read ({reason:.120}); restore them from the original"
+        ) from error
+    tokenizer.clean_up_tokenization_spaces = False
     return tokenizer
 
 
@@ -57,12 +93,28 @@ def _content(token: str | dict[str, Any]) -> str:
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the tokenizer's files: the ones it was loaded from where they still exist, else its own export."""
     source = Path(tokenizer.name_or_path)
-    if tokenizer.name_or_path and (source / "tokenizer.json").is_file():
+    if tokenizer.name_or_path and any((source / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         for name in FILES:
             if (source / name).is_file() and source.resolve() != folder.resolve():
                 shutil.copyfile(source / name, folder / name)
         return
     tokenizer.save_pretrained(folder)
+
+
+def add_mask_token(tokenizer: PreTrainedTokenizerFast, token: str, rows: int) -> None:
+    """Make `token` the mask token, under the first free id if the tokenizer has no such token.
+
+    `rows` of the embedding must have room for it: the tables are never resized.
+    """
+    free = max(tokenizer.get_vocab().values()) + 1
+    if token not in tokenizer.get_vocab() and free >= rows:
+        raise UserError(
+            f"the tokenizer has no {token!r} and the {rows} rows of the embedding are all taken; "
+            "name a token that is there, for example a reserved one, as mask_token"
+        )
+    if tokenizer.mask_token != token or token not in tokenizer.get_vocab():
+        tokenizer.add_special_tokens({"mask_token": token})
+        tokenizer.name_or_path = ""  # its files no longer say what it is: it is exported when saved
 
 
 def encode_prompt(

@@ -3,7 +3,7 @@
 The journal (`journal.jsonl`) is the single source of truth; console, tables, trackers and plots only read its
 records. A record is `{"event", "step", ...fields, "time": {...}}`. The fields the readers know:
 
-    run      recipe, algorithm, model, params, task, seed, total_steps; `step` is the step a run starts from
+    run      recipe, algorithm, model, params, trainable, task, seed, total_steps; `step` is the step a run starts from
     rollout  reward; time.tokens_per_second
     update   total_steps, loss, grad_norm, reward; `step` counts the updates done
     eval     split, n, accuracy, interval [lo, hi], metrics {name: value}; step 0 is before training

@@ -18,6 +18,7 @@ import torch
 
 from maskgrad.diffusion.schedule import SAMPLER_FILE, SamplerConfig
 from maskgrad.errors import UserError
+from maskgrad.models.adapters import save_adapter
 from maskgrad.models.fingerprint import weights_hash as weights_hash
 from maskgrad.models.policy import Policy
 from maskgrad.models.save import save_policy
@@ -68,7 +69,7 @@ def save(
     """Write `folder` (checkpoints/step-NNNNNN). `journal` is the size in bytes of the journal at this moment."""
 
     def fill(target: Path) -> None:
-        save_policy(policy, target / "model")
+        _save_trained(policy, target / "model")
         torch.save(optimizer.state_dict(), target / "optimizer.pt")
         torch.save(buffer, target / "buffer.pt")
         state = {**asdict(progress), "journal_bytes": journal}
@@ -77,12 +78,27 @@ def save(
     write_atomic(folder, fill)
 
 
-def save_final(folder: Path, policy: Policy, sampler: SamplerConfig, dtype: str | None = None) -> None:
-    """The finished model in the authors' format, with the sampler settings it was evaluated with beside it."""
+def _save_trained(policy: Policy, folder: Path, dtype: str | None = None) -> None:
+    """What training changed: the adapter where there is one, else the whole model."""
+    if policy.adapter is None:
+        save_policy(policy, folder, dtype=dtype)
+    else:
+        save_adapter(policy, folder)
+
+
+def save_final(
+    folder: Path, policy: Policy, sampler: SamplerConfig, dtype: str | None = None, card: str | None = None
+) -> None:
+    """The finished model in the authors' format, with the sampler settings it was evaluated with beside it.
+
+    Of a LoRA run it is the adapter, as a PEFT folder. `card` is the text of its README.md.
+    """
 
     def fill(target: Path) -> None:
-        save_policy(policy, target, dtype=dtype)
+        _save_trained(policy, target, dtype)
         (target / SAMPLER_FILE).write_text(sampler.model_dump_json(indent=1) + "\n")
+        if card is not None:
+            (target / "README.md").write_text(card, "utf-8")
 
     write_atomic(folder, fill)
 

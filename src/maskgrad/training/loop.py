@@ -18,7 +18,6 @@ from maskgrad import randomness
 from maskgrad.config import RunConfig, dump, read_yaml
 from maskgrad.errors import BrokenModel, UserError
 from maskgrad.evaluation.evaluate import evaluate
-from maskgrad.models.load import load_policy
 from maskgrad.models.policy import Policy
 from maskgrad.reporting.console import Console
 from maskgrad.reporting.journal import FILE_NAME, Journal
@@ -26,10 +25,12 @@ from maskgrad.settings import parse
 from maskgrad.tasks.base import Example, Task, self_test
 from maskgrad.tasks.registry import make_task
 from maskgrad.training import checkpoint, optim
+from maskgrad.training.card import model_card
 from maskgrad.training.checkpoint import Progress
 from maskgrad.training.collect import collect
 from maskgrad.training.interrupt import Interrupted, Interruptible, TrainingStopped
 from maskgrad.training.preflight import check_rows
+from maskgrad.training.starting import continued_policy, starting_policy
 from maskgrad.training.update import Prepared, prepare, update
 
 
@@ -61,15 +62,17 @@ class TrainingRun:
         """The starting policy, kept only if a KL term reads it."""
         if not self.algorithm.objective().needs_reference:
             return None
-        reference = load_policy(self.config.model.path, dtype=self.config.model.dtype, device=self.config.model.device)
-        return reference.requires_grad_(False)
+        if self.config.model.lora is not None:  # a new adapter changes nothing, so the base is what was started from
+            return self.policy
+        return starting_policy(self.config).requires_grad_(False)
 
     def _starting(self) -> list[Tensor] | None:
         """The starting weights, kept only if the drift is tracked; from the file, so that a resumed run has them."""
         if not self.config.train.track_drift:
             return None
-        model = self.config.model
-        start = self.reference or load_policy(model.path, dtype=model.dtype, device=model.device)
+        shared = self.reference is None or self.reference is self.policy
+        start = starting_policy(self.config) if shared else self.reference
+        assert start is not None
         return [p.detach() for p in start.parameters()]
 
     @classmethod
@@ -79,7 +82,7 @@ class TrainingRun:
         task = task or make_task(config.task)
         config.algorithm.check(config.rollout.sampler, config.rollout.group_size)
         checkpoint.claim(out)
-        policy = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
+        policy = starting_policy(config)
         run = cls(config, out, policy, task, console)
         run._check_prompts()
         return run
@@ -104,8 +107,7 @@ class TrainingRun:
             )
         set_threads(config.train.threads)
         found = checkpoint.steps(out)
-        path = str(found[-1][1] / "model") if found else config.model.path
-        policy = load_policy(path, dtype=config.model.dtype, device=config.model.device)
+        policy = continued_policy(config, found[-1][1] / "model") if found else starting_policy(config)
         return cls(config, out, policy, task or make_task(config.task), console)
 
     def start(self) -> dict[str, Any]:
@@ -127,17 +129,21 @@ class TrainingRun:
         """Refuse to continue on other data, or with a KL term that refers to other weights."""
         if self.progress.task != self.task.hash():
             raise UserError(f"the task of {self.out} has changed since it was started: resume it with the same data")
-        if self.reference is not None and self.progress.reference != checkpoint.weights_hash(self.reference):
+        if self.reference is not None and self.progress.reference != self._reference_hash(self.reference):
             raise UserError(
                 f"{self.config.model.path} no longer holds the weights this run was started from, and its KL term "
                 "refers to them: put them back"
             )
 
+    def _reference_hash(self, reference: Policy) -> str:
+        """Hash of the reference's weights; of the base alone where the policy's own adapter is switched off."""
+        return checkpoint.weights_hash(reference, adapter=reference is not self.policy)
+
     def _go(self, resumed: bool) -> dict[str, Any]:
         self_test(self.task)
         self.progress.task = self.task.hash()
         if self.reference is not None:
-            self.progress.reference = checkpoint.weights_hash(self.reference)
+            self.progress.reference = self._reference_hash(self.reference)
         with Journal(self.out / FILE_NAME) as self.journal, self.interruptible.guard(self._save_interrupted):
             try:
                 last = self._run(resumed)
@@ -163,7 +169,8 @@ class TrainingRun:
         while self.progress.step < self.config.train.max_updates:
             self._one_update()
         last = self._last_evaluation()
-        checkpoint.save_final(self.out / "final", self.policy, self.config.eval_sampler())
+        card = model_card(self.config, self.policy, last, self.progress.step)
+        checkpoint.save_final(self.out / "final", self.policy, self.config.eval_sampler(), card=card)
         self._write("end", reason="completed")
         return last
 
@@ -175,6 +182,7 @@ class TrainingRun:
             "task": self.task.name,
             "model": c.model.path,
             "params": self.policy.num_parameters(),
+            "trainable": sum(p.numel() for p in self.policy.parameters() if p.requires_grad),
             "seed": c.seed,
             "total_steps": c.train.max_updates,
         }

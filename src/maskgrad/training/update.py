@@ -18,6 +18,7 @@ from maskgrad.algorithms.base import Algorithm, count
 from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.config import RunConfig
 from maskgrad.likelihood import score as scorer
+from maskgrad.models.adapters import as_reference
 from maskgrad.models.policy import Policy
 from maskgrad.records import Counts, LossSum, MaskedViews, RolloutBatch, Units
 from maskgrad.training import optim
@@ -60,7 +61,8 @@ def prepare(
             old.append(scorer.score(policy, batch, views_old, config.train.micro_batch))
         if objective.needs_reference and not objective.exact_kl:
             assert reference is not None, "a KL term needs a reference policy"
-            ref.append(scorer.score(reference, batch, views, config.train.micro_batch))
+            with as_reference(reference, policy):
+                ref.append(scorer.score(reference, batch, views, config.train.micro_batch))
     return Prepared(batch=batch, advantage=advantage, old=old, reference=ref)
 
 
