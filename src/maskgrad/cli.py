@@ -1,4 +1,4 @@
-"""Command line: options and exit codes. What the commands do is in commands.py.
+"""Command line: options and exit codes. What the commands do is in commands.py and evaluation_commands.py.
 
 Exit codes: 0 success, 2 a user's mistake (one sentence), 1 failure, 130 interrupted and saved.
 """
