@@ -118,4 +118,4 @@ def test_the_loss_is_the_block_bound_per_token() -> None:
                 logp = policy.logits(policy.hidden(tokens)[0, 5:]).log_softmax(-1)
             where = (inside & hidden[row]).nonzero()[:, 0]
             total -= float(logp[where, answer[row, where]].sum()) * n / count / 7
-    assert abs(float(loss) - total / 3) < 1e-5
+    assert abs(float(loss.detach()) - total / 3) < 1e-5
