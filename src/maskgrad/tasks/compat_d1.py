@@ -7,7 +7,7 @@ curves can be repeated; the strict graders stand beside them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from maskgrad.tasks.compat_arithmetic import Refused, reaches, uses_all, uses_some
 from maskgrad.tasks.compat_latex import CompatFailure, last_boxed, strings_equal, unboxed
@@ -119,6 +119,3 @@ def cell_share(puzzle: str, solution: str, digits: str) -> float:
     cells = digits[:16].ljust(16, "0")
     empty = [place for place, digit in enumerate(puzzle) if digit == "0"]
     return sum(cells[place] == solution[place] for place in empty) / len(empty) if empty else 0.0
-
-
-Parts = Mapping[str, float]

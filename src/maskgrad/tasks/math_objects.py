@@ -85,7 +85,7 @@ def _cleaned(text: str) -> str:
 def _from_words(words: str) -> Value | None:
     choice = _CHOICE.fullmatch(words)
     if choice:
-        return Value("text", choice.group(1).casefold(), expression=_expression_of(choice.group(1)))
+        return Value("text", choice.group(1), expression=_expression_of(choice.group(1)))
     return Value("text", words.casefold()) if _WORDS.fullmatch(words) else None
 
 
@@ -100,7 +100,7 @@ def _leaf(text: str) -> Value:
     expression = _expression_of(text)
     words = _from_words(text)
     if words is not None and (expression is None or len(text) > 3 or words.expression is not None):
-        return Value("text", words.text, expression=expression)
+        return words  # a longer word is no product of its letters
     if expression is None:
         return Value("unknown", re.sub(r"\s", "", text))
     return Value("expression", re.sub(r"\s", "", text), expression=expression)

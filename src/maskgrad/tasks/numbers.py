@@ -174,7 +174,7 @@ def _unit(tail: str, *, spaced: bool) -> str | None:
         mark = "degrees"
     else:
         mark = ""
-    tail = tail.strip(" .,;:\\()").replace("\\", "")
+    tail = tail.strip().rstrip(".")
     if tail.startswith("/"):
         tail, spaced = tail[1:].lstrip(), False
     if not tail:

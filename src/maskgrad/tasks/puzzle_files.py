@@ -17,7 +17,8 @@ CountdownRow = tuple[tuple[int, ...], int]
 MAX_NUMBERS = 6
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Content of a UTF-8 file; UserError where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -33,7 +34,7 @@ def load_sudoku_csv(path: Path) -> tuple[tuple[str, str], ...]:
     rows, a puzzle that is not 16 digits 0 to 4 with at least one 0, a solution that is no solved grid or changes a
     clue. Puzzles with several solutions are accepted.
     """
-    reader = csv.DictReader(io.StringIO(_read(path), newline=""))
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     missing = {"Puzzle", "Solution"} - set(reader.fieldnames or ())
     if missing:
         raise UserError(
@@ -74,7 +75,7 @@ def load_countdown_jsonl(path: Path) -> tuple[CountdownRow, ...]:
     """
     rows = [
         _countdown_row(f"{path}, line {number}", line)
-        for number, line in enumerate(_read(path).split("\n"), start=1)
+        for number, line in enumerate(read_text(path).split("\n"), start=1)
         if line.strip()
     ]
     if not rows:

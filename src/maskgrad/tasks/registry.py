@@ -9,6 +9,8 @@ from typing import Any
 from maskgrad.errors import UserError, nearest
 from maskgrad.tasks.base import Task
 from maskgrad.tasks.countdown import CountdownSettings, CountdownTask
+from maskgrad.tasks.gsm8k import Gsm8kSettings, Gsm8kTask
+from maskgrad.tasks.math import MathSettings, MathTask
 from maskgrad.tasks.sudoku import SudokuSettings, SudokuTask
 
 
@@ -22,6 +24,8 @@ class TaskEntry:
 
 TASKS: dict[str, TaskEntry] = {
     "countdown": TaskEntry(CountdownSettings, CountdownTask),
+    "gsm8k": TaskEntry(Gsm8kSettings, Gsm8kTask),
+    "math": TaskEntry(MathSettings, MathTask),
     "sudoku": TaskEntry(SudokuSettings, SudokuTask),
 }
 
