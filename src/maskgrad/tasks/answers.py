@@ -13,6 +13,7 @@ EXTRACTOR = "answers 2"
 _BOX_TOKENS = re.compile(r"\\(?:boxed|fbox)(?:\s{0,4}\{|[ \t]{1,4}(?=[^\s{]))|\\.|[{}]", re.DOTALL)
 _BARE_BOX_END = re.compile(r"\n|\$|\\\)|\\\]|<|$")
 _BOX_OF_NOTHING = re.compile(r"\\(?:boxed|fbox)\s{0,4}\{\s*\}")
+_FORMAT_TAGS = re.compile(r"</?(?:reasoning|answer)>")
 _STOP_MARKS = re.compile(r"<\|(?:eot_id|endoftext|end_of_text|im_end|eos)\|>")
 
 
@@ -117,7 +118,8 @@ def final_answer(text: str) -> Extracted:
     2. Without such a tag the last complete box (the opening tag may stand in the prompt).
     3. A tag or box that was opened and never closed is a cut answer, and so no answer; see `_lone_box` for the one exception.
     4. The rest of the line after the last `####`.
-    5. The whole text, which the task's reader has to make sense of.
+    5. The whole text, which the task's reader has to make sense of; not where a tag of the format shows that an answer tag was
+       asked for and is missing.
     Text from the first end-of-text mark on is ignored. Spans refer to the text as given.
     """
     mark = _STOP_MARKS.search(text)
@@ -139,6 +141,8 @@ def final_answer(text: str) -> Extracted:
         start = at + 4
         end = text.find("\n", start)
         return _extracted(text, "hashes", (start, len(text) if end < 0 else end), truncated=False)
+    if _FORMAT_TAGS.search(text):
+        return _extracted(text, "none", None, truncated=False)
     return whole_answer(text)
 
 
@@ -151,7 +155,7 @@ def _lone_box(text: str) -> Extracted | None:
     start = _scan_boxes(bare)[2]
     if start is None or not re.fullmatch(r"\s*\$?\\(?:boxed|fbox)\s{0,4}\{", bare[:start]):
         return None
-    if not bare.endswith("}") or bare.endswith("\\}"):
+    if not bare.endswith("}") or bare.endswith("\\}") or "boxed" in bare[start:]:
         return None
     return _extracted(text, "box", (start, len(bare)), truncated=False)
 

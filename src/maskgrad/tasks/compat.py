@@ -30,7 +30,7 @@ def _boxed_gold(columns: Mapping[str, Any]) -> str:
 
 def _gsm8k_eval(text: str, columns: Mapping[str, Any], *, last_number: bool) -> Parts:
     value = compat_eval.gsm8k_number(text, last_number=last_number)
-    gold = float(str(columns["answer"]).rsplit("####", 1)[-1].replace(",", ""))
+    gold = compat_eval.gold_number(_gold_text(columns))
     return {"accuracy": float(value is not None and value == gold)}
 
 
@@ -63,7 +63,9 @@ COMPAT: dict[str, dict[str, CompatReward]] = {
         **_same(_D1_FAMILY, lambda text, columns: compat_d1.gsm8k_parts(text, _gold_text(columns))),
         "compat_spg": lambda text, columns: compat_d1.spg_gsm8k_parts(text, _gold_text(columns)),
         "compat_espo": lambda text, columns: {"base": compat_verify.espo_gsm8k(text, _gold_text(columns))},
-        "compat_stabledrl": _with_anti_short_box(lambda text, columns: compat_verify.verify_sign(text, _gold_text(columns))),
+        "compat_stabledrl": _with_anti_short_box(
+            lambda text, columns: compat_verify.verify_sign(text, _gold_text(columns))
+        ),
         "compat_tracerl": lambda text, columns: {"base": compat_verify.tracerl_math(text, _gold_text(columns))},
         "compat_d1_eval": lambda text, columns: _gsm8k_eval(text, columns, last_number=False),
         "compat_spg_eval": lambda text, columns: _gsm8k_eval(text, columns, last_number=True),
@@ -71,7 +73,9 @@ COMPAT: dict[str, dict[str, CompatReward]] = {
     "math": {
         **_same((*_D1_FAMILY, "compat_spg"), lambda text, columns: compat_d1.math_parts(text, str(columns["answer"]))),
         "compat_espo": lambda text, columns: {"base": compat_verify.espo_math(text, _boxed_gold(columns))},
-        "compat_stabledrl": _with_anti_short_box(lambda text, columns: compat_verify.verify_sign(text, _boxed_gold(columns))),
+        "compat_stabledrl": _with_anti_short_box(
+            lambda text, columns: compat_verify.verify_sign(text, _boxed_gold(columns))
+        ),
         "compat_tracerl": lambda text, columns: {"base": compat_verify.tracerl_math(text, _boxed_gold(columns))},
         "compat_d1_eval": lambda text, columns: {
             "accuracy": float(compat_eval.math_correct(text, compat_d1.boxed_or_whole(str(columns["answer"]))))

@@ -45,6 +45,11 @@ def gsm8k_number(text: str, *, last_number: bool = False) -> float | None:
     return value
 
 
+def gold_number(text: str) -> float | None:
+    """A gold number, separators removed."""
+    return _float(text.replace(",", ""))
+
+
 def _tag_number(text: str) -> float | None:
     value = _float(text) if text else None
     numbers = _NUMBER.findall(text)

@@ -23,7 +23,11 @@ _REFUSED_SHARE = 0.5
 def normalised(text: str) -> str:
     """Lower-case letters and digits of a problem, without spacing, punctuation and LaTeX dressing."""
     plain = unicodedata.normalize("NFKC", text).lower()
-    plain = re.sub(r"\\(?:left|right|dfrac|tfrac|displaystyle|text|mbox|[,;:! ])", lambda m: "frac" if "frac" in m.group() else "", plain)
+    plain = re.sub(
+        r"\\(?:left|right|dfrac|tfrac|displaystyle|text|mbox|[,;:! ])",
+        lambda m: "frac" if "frac" in m.group() else "",
+        plain,
+    )
     return re.sub(r"[^a-z0-9+\-*/^=<>]", "", plain)
 
 
@@ -52,7 +56,9 @@ def without_test_problems(source: str | Path, found: ProblemSet, test: list[Prob
     hashes = [problem_hash(problem.text) for problem in found.problems]
     names = [known[key] for key in hashes if key in known]
     if names and len(names) >= _REFUSED_SHARE * len(hashes):
-        raise UserError(f"{source} holds {len(names)} problems of the test set {names[0]} in {len(hashes)} rows; do not train on it")
+        raise UserError(
+            f"{source} holds {len(names)} problems of the test set {names[0]} in {len(hashes)} rows; do not train on it"
+        )
     banned = known.keys() | {problem_hash(problem.text) for problem in test}
     kept = [problem for problem, key in zip(found.problems, hashes, strict=True) if key not in banned]
     dropped = found.dropped.copy()

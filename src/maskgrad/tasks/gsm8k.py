@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maskgrad.errors import UserError
 from maskgrad.tasks.base import Example, Grade, Task
 from maskgrad.tasks.compat import COMPAT, compat_grade
 from maskgrad.tasks.gsm8k_answer import GRADER, PERCENT, grade_number, read_gold
 from maskgrad.tasks.math_library import version
 from maskgrad.tasks.problem_files import Columns, HubSource
 from maskgrad.tasks.prompts import word_problem_answer
-from maskgrad.tasks.word_problems import REASONING, ProblemSplits, WordProblemSettings
+from maskgrad.tasks.word_problems import REASONING, ProblemSplits, WordProblemSettings, unusable_gold
 
 REWARDS = ("strict", *COMPAT["gsm8k"])
 _COLUMNS = Columns(problem=("question", "problem"), gold=("answer",))
@@ -58,7 +57,7 @@ class Gsm8kTask(Task):
     def grade(self, example: Example, completion: str) -> Grade:
         gold = read_gold(str(example.columns["answer"]))
         if gold is None:
-            raise UserError(f"{example.id}: the gold answer {example.columns['answer']!r:.60} is not a number")
+            return unusable_gold("is not a number")
         strict = grade_number(gold, completion, self.settings.percent)
         if self.settings.reward == "strict":
             return strict

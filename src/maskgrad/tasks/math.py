@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maskgrad.errors import UserError
 from maskgrad.tasks.answers import EXTRACTOR, Extracted, final_answer
 from maskgrad.tasks.base import Example, Grade, Status, Task
 from maskgrad.tasks.compat import COMPAT, compat_grade
@@ -14,7 +13,7 @@ from maskgrad.tasks.math_objects import Value, read_value
 from maskgrad.tasks.problem_files import Columns, HubSource
 from maskgrad.tasks.prompts import word_problem_answer
 from maskgrad.tasks.settings import choice
-from maskgrad.tasks.word_problems import REASONING, ProblemSplits, WordProblemSettings
+from maskgrad.tasks.word_problems import REASONING, ProblemSplits, WordProblemSettings, unusable_gold
 
 GRADER = f"math strict 1, {EXTRACTOR}"
 REWARDS = ("strict", *COMPAT["math"])
@@ -56,7 +55,11 @@ def gold_problem(answer: str) -> str:
         return "the gold answer is missing or cut off"
     if _has_unknown(read_value(gold)):
         return "the gold answer cannot be read completely"
-    return "" if compare(gold=gold, answer=gold, library=False).outcome == "equal" else "the gold answer does not equal itself"
+    return (
+        ""
+        if compare(gold=gold, answer=gold, library=False).outcome == "equal"
+        else "the gold answer does not equal itself"
+    )
 
 
 def _has_unknown(value: Value) -> bool:
@@ -98,9 +101,11 @@ class MathTask(Task):
     def grade(self, example: Example, completion: str) -> Grade:
         gold = gold_text(str(example.columns["answer"]))
         if not gold:
-            raise UserError(f"{example.id}: the gold answer {example.columns['answer']!r:.60} is missing or cut off")
+            return unusable_gold("is missing or cut off")
         answer = final_answer(completion)
-        strict = _graded(answer, compare(gold=gold, answer=answer.text, policy=self.settings.policy) if answer.text else None)
+        strict = _graded(
+            answer, compare(gold=gold, answer=answer.text, policy=self.settings.policy) if answer.text else None
+        )
         if self.settings.reward == "strict":
             return strict
         return compat_grade("math", self.settings.reward, completion, example.columns, strict)

@@ -88,6 +88,8 @@ class _Comparison:
         if gold.kind != answer.kind:
             if "based" in (gold.kind, answer.kind):
                 return Verdict("unknown", "one side names a number base")
+            if "equation" in (gold.kind, answer.kind):
+                return Verdict("unknown", "an equation against a value")
             return Verdict("different", f"a {answer.kind} where a {gold.kind} was asked for")
         return self._same_kind(gold, answer, text)
 
@@ -98,7 +100,12 @@ class _Comparison:
             return Verdict("different", f"{answer.shape} where {gold.shape} was asked for")
         if gold.kind == "based":
             return _EQUAL if gold.text == answer.text else Verdict("different", "other digits")
-        if gold.kind == "ordered" and self._policy.intervals == "brackets" and text and text.strip()[-1:] not in ")]}$.":
+        if (
+            gold.kind == "ordered"
+            and self._policy.intervals == "brackets"
+            and text
+            and text.strip()[-1:] not in ")]}$."
+        ):
             return Verdict("different", "an inequality where brackets were asked for")
         if gold.kind in ("ordered", "matrix") or (gold.kind == "list" and self._policy.lists == "ordered"):
             return self._in_order(gold.parts, answer.parts)
@@ -157,7 +164,11 @@ class _Comparison:
             accepted = verified(gold=parsed(f"${gold_text}$"), answer=parsed(f"${answer_text}$"))
         except LibraryError as error:
             return Verdict("error", str(error), True)
-        return Verdict("equal", "", True) if accepted else Verdict("unknown", "the library does not see them as equal", True)
+        return (
+            Verdict("equal", "", True)
+            if accepted
+            else Verdict("unknown", "the library does not see them as equal", True)
+        )
 
     def _equations(self, gold: Sequence[Value], answer: Sequence[Value]) -> Verdict:
         """Equal if the differences of the sides are proportional, or if the sides agree one by one or crosswise."""
@@ -241,7 +252,9 @@ def same_function(first: Expression, second: Expression) -> bool | None:
     pairs = _at_points(lambda tree, key: exact(tree, _rational_point(symbols, key)), first.tree, second.tree)
     if len(pairs) == _POINTS:
         return all(one == other for one, other in pairs)
-    for one, other in _at_points(lambda tree, key: approximate(tree, _float_point(symbols, key)), first.tree, second.tree):
+    for one, other in _at_points(
+        lambda tree, key: approximate(tree, _float_point(symbols, key)), first.tree, second.tree
+    ):
         if abs(one - other) > _RELATIVE * max(abs(one), abs(other), 1e-30) and abs(one - other) > 1e-12:
             return False
     return None
@@ -269,7 +282,9 @@ def _proportional(first: Expression, second: Expression) -> bool | None:
 
 def _rational_point(symbols: Sequence[str], key: int) -> dict[str, Fraction]:
     rng = keyed_random("rational point", key)
-    return {symbol: Fraction(1 + below(rng, 2**40), 1 + below(rng, 2**20)) for symbol in [*sorted({*symbols, "pi", "e"})]}
+    return {
+        symbol: Fraction(1 + below(rng, 2**40), 1 + below(rng, 2**20)) for symbol in [*sorted({*symbols, "pi", "e"})]
+    }
 
 
 def _float_point(symbols: Sequence[str], key: int) -> dict[str, float]:

@@ -31,7 +31,21 @@ _TOKEN = re.compile(
 )
 _TIMES = {"cdot": "*", "times": "*", "ast": "*", "div": "/"}
 _WORDS = re.compile(r"(?<![A-Za-z\\])(sqrt|pi|%s)(?![A-Za-z])" % "|".join(sorted(FUNCTIONS)))
-_SYMBOLS = str.maketrans({"π": "\\pi ", "√": "\\sqrt ", "·": "*", "⋅": "*", "∗": "*", "×": "*", "÷": "/", "∞": "\\infty ", "²": "^2", "³": "^3", "θ": "\\theta "})
+_SYMBOLS = str.maketrans(
+    {
+        "π": "\\pi ",
+        "√": "\\sqrt ",
+        "·": "*",
+        "⋅": "*",
+        "∗": "*",
+        "×": "*",
+        "÷": "/",
+        "∞": "\\infty ",
+        "²": "^2",
+        "³": "^3",
+        "θ": "\\theta ",
+    }
+)
 
 
 class Unreadable(ValueError):
@@ -68,7 +82,9 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         place = match.end()
         if kind == "macro" and token in _IGNORED:
             continue
-        tokens.append(("sign", _TIMES[token]) if kind == "macro" and token in _TIMES else (kind, "^" if token == "**" else token))
+        tokens.append(
+            ("sign", _TIMES[token]) if kind == "macro" and token in _TIMES else (kind, "^" if token == "**" else token)
+        )
     if len(tokens) > MAX_TOKENS:
         raise Unreadable(f"more than {MAX_TOKENS} symbols")
     if not tokens:

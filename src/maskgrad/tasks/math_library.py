@@ -11,7 +11,7 @@ import logging
 import re
 from typing import Any
 
-MAX_LENGTH = 50_000
+MAX_LENGTH = 10_000
 MAX_DIGITS = 60
 MAX_EXPONENT = 2_000
 MAX_NESTING = 100
@@ -31,7 +31,7 @@ def too_large(text: str) -> str:
     """Why the text must not reach the library; empty when it may.
 
     Refused are towers of powers, exponents above 2,000, factorials above 200 or of a bracket, numbers of more than 60
-    digits, more than 100 nested brackets, and text of more than 50,000 characters.
+    digits, more than 100 nested brackets, and text of more than 10,000 characters.
     """
     if len(text) > MAX_LENGTH:
         return f"longer than {MAX_LENGTH} characters"

@@ -18,7 +18,9 @@ MAX_PARTS = 64
 
 _BOX = re.compile(r"\\?(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_UNIT_AT_END = re.compile(r"(?<=[^\s(,=])\s*\\(?:text|mbox|mathrm|textrm)\s*\{\s*[A-Za-z][A-Za-z .]*\}\s*(?:\^\s*(?:\d|\{\d\}))?\s*$")
+_UNIT_AT_END = re.compile(
+    r"(?<=[^\s(,=])\s*\\(?:text|mbox|mathrm|textrm)\s*\{\s*[A-Za-z][A-Za-z .]*\}\s*(?:\^\s*(?:\d|\{\d\}))?\s*$"
+)
 _DEGREES_AT_END = re.compile(r"(?<=[^\s(,=])\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)\s*$")
 _TEXT_WHOLE = re.compile(r"\s*\\(?:text|mbox|textbf|mathbf|mathrm|textrm|textit)\s*\{\s*([^{}\\]*)\}\s*")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'’\-]*(?: [A-Za-z][A-Za-z'’\-]*){0,7}")
@@ -26,7 +28,18 @@ _CHOICE = re.compile(r"\(?([A-Za-z])\)?")
 _MEMBER = re.compile(r"\s*\\?[A-Za-z]+\s*(?:\\in(?![A-Za-z])|∈)\s*(.*)", re.DOTALL)
 _BASED = re.compile(r"([0-9A-F]+)\s*_\s*(?:\{\s*([0-9]{1,2})\s*\}|([0-9]{1,2}))")
 _RELATION = re.compile(r"\\(?:leq?|geq?|lt|gt|neq?)(?![A-Za-z])|[<>≤≥]")
-_RELATION_SIGN = {"\\le": "<=", "\\leq": "<=", "≤": "<=", "\\ge": ">=", "\\geq": ">=", "≥": ">=", "\\lt": "<", "<": "<", "\\gt": ">", ">": ">"}
+_RELATION_SIGN = {
+    "\\le": "<=",
+    "\\leq": "<=",
+    "≤": "<=",
+    "\\ge": ">=",
+    "\\geq": ">=",
+    "≥": ">=",
+    "\\lt": "<",
+    "<": "<",
+    "\\gt": ">",
+    ">": ">",
+}
 _UNION = re.compile(r"\\cup(?![A-Za-z])|∪")
 _SEPARATOR_WORDS = re.compile(r"\s+(?:and|or)\s+|\\text\s*\{\s*(?:and|or)\s*\}")
 _OPENING = "([{"
@@ -61,6 +74,7 @@ def read_value(text: str, depth: int = 0) -> Value:
     number = read_number(text)
     if number is not None:
         return Value("number", text, number=number, expression=_expression_of(text))
+    text = _DEGREES_AT_END.sub("", _UNIT_AT_END.sub("", text)).strip()
     for reader in (_matrix, _membership, _union, _relation, _enclosed, _list, _plus_minus, _based):
         value = reader(text, depth)
         if value is not None:
@@ -69,7 +83,7 @@ def read_value(text: str, depth: int = 0) -> Value:
 
 
 def _cleaned(text: str) -> str:
-    r"""Text without boxes, math marks, spacing and sizing macros and trailing units; `,\!` keeps its separator."""
+    r"""Text without boxes, math marks, spacing and sizing macros; `,\!` keeps its separator."""
     for _ in range(3):
         box = _BOX.fullmatch(text.strip())
         if not box:
@@ -77,9 +91,8 @@ def _cleaned(text: str) -> str:
         text = box.group(1)
     text = re.sub(r",\\!\s*", ",", text)
     held = re.sub(r"\\(text|mbox|textbf|mathbf|mathrm|textit|textrm)(?=\s*\{)", "\x00\\1", text)
-    text = plain_text(held.replace("\x00", "\x00")).replace("\x00", "\\")
-    text = re.sub(r"\s+", " ", text).strip()
-    return _DEGREES_AT_END.sub("", _UNIT_AT_END.sub("", text)).strip()
+    text = plain_text(held).replace("\x00", "\\")
+    return re.sub(r"\s+", " ", text).strip()
 
 
 def _from_words(words: str) -> Value | None:

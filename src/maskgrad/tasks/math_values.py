@@ -45,7 +45,9 @@ def exact(tree: Tree, point: Mapping[str, Fraction]) -> Fraction:
         return _exact_power(left, right)
     if kind == "/" and right == 0:
         raise NoValue("a division by zero")
-    value = left + right if kind == "+" else left - right if kind == "-" else left * right if kind == "*" else left / right
+    value = (
+        left + right if kind == "+" else left - right if kind == "-" else left * right if kind == "*" else left / right
+    )
     return _bounded(value)
 
 
@@ -142,7 +144,15 @@ def _float(tree: Tree, point: Mapping[str, float]) -> complex:
         return _float_root(first, second)
     if kind == "^":
         return first**second
-    return first + second if kind == "+" else first - second if kind == "-" else first * second if kind == "*" else first / second
+    return (
+        first + second
+        if kind == "+"
+        else first - second
+        if kind == "-"
+        else first * second
+        if kind == "*"
+        else first / second
+    )
 
 
 def _float_root(radicand: complex, degree: complex) -> complex:

@@ -42,14 +42,25 @@ _CHARACTERS = str.maketrans(
 )
 _SPACES = re.compile(r"(?<!\\)\\[,;:> ]|~|\\(?:quad|qquad|thinspace|medspace)(?![A-Za-z])")
 _NOTHING = re.compile(r"\\!|\\(?:displaystyle|left|right|big|Big)(?![A-Za-z])")
-_MARKS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("***", "***"), ("**", "**"), ("*", "*"), ("__", "__"), ("`", "`"))
+_MARKS = (
+    ("$$", "$$"),
+    ("$", "$"),
+    ("\\(", "\\)"),
+    ("\\[", "\\]"),
+    ("***", "***"),
+    ("**", "**"),
+    ("*", "*"),
+    ("__", "__"),
+    ("`", "`"),
+)
 _TEXT_MACRO = re.compile(r"\\(?:text|mbox|textbf|mathbf|mathrm|textit|textrm|boldsymbol|bf|rm)\s*\{([^{}]*)\}")
 _CURRENCY = re.compile(r"^(?:\\?\$|€|£|¥|₹|USD|EUR|GBP|US\$)\s*", re.IGNORECASE)
 _PERCENT = re.compile(r"\s*(?:\\?%|\bper\s?cent\b|\bpercent\b)\s*$", re.IGNORECASE)
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+"
 _DECIMAL = rf"(?:(?:{_GROUPED})(?:\.[0-9]*)?|\.[0-9]+)"
 _FRACTION = (
-    r"\\[dtc]?frac\s*(?:\{\s*(?P<fa>-?\s*%s)\s*\}|(?P<fb>[0-9]))\s*(?:\{\s*(?P<fc>-?\s*%s)\s*\}|(?P<fd>[0-9]))" % (_DECIMAL, _DECIMAL)
+    r"\\[dtc]?frac\s*(?:\{\s*(?P<fa>-?\s*%s)\s*\}|(?P<fb>[0-9]))\s*(?:\{\s*(?P<fc>-?\s*%s)\s*\}|(?P<fd>[0-9]))"
+    % (_DECIMAL, _DECIMAL)
 )
 _CORE = re.compile(
     rf"(?P<whole>{_DECIMAL})?\s*(?:{_FRACTION})"
@@ -59,11 +70,17 @@ _CORE = re.compile(
     r"(?:\{\s*(?P<eb>[+-]?[0-9]{1,4})\s*\}|\(?(?P<ec>[+-]?[0-9]{1,4})\)?)))?"
 )
 _DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°|\\degree)\s*")
-_UNIT = re.compile(r"[A-Za-z][A-Za-z.'’]*(?:\s*(?:\^\s*\{?[0-9]\}?|²|³))?(?:[\s/·-]+[A-Za-z][A-Za-z.'’]*(?:\s*(?:\^\s*\{?[0-9]\}?|²|³))?)*")
+_UNIT = re.compile(
+    r"[A-Za-z][A-Za-z.'’]*(?:\s*(?:\^\s*\{?[0-9]\}?|²|³))?(?:[\s/·-]+[A-Za-z][A-Za-z.'’]*(?:\s*(?:\^\s*\{?[0-9]\}?|²|³))?)*"
+)
 _SIMPLE = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.[0-9]+)?")
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SHORT_UNITS = frozenset("m g s h l mm cm dm km mg kg ml cl dl lb lbs oz ft in mi yd yr mph kph min hr hrs sec am pm".split())
-_NOT_UNITS = frozenset("and or to by pi sqrt sin cos tan log ln exp mod i e x y z n over times plus minus not is are frac if no".split())
+_SHORT_UNITS = frozenset(
+    "m g s h l mm cm dm km mg kg ml cl dl lb lbs oz ft in mi yd yr mph kph min hr hrs sec am pm".split()
+)
+_NOT_UNITS = frozenset(
+    "and or to by pi sqrt sin cos tan log ln exp mod i e x y z n over times plus minus not is are frac if no".split()
+)
 
 
 def plain_text(text: str) -> str:
@@ -83,7 +100,12 @@ def plain_text(text: str) -> str:
 def _without_marks(text: str) -> str:
     for opening, closing in _MARKS:
         inner = text[len(opening) : -len(closing)]
-        if len(text) > len(opening + closing) and text.startswith(opening) and text.endswith(closing) and opening not in inner:
+        if (
+            len(text) > len(opening + closing)
+            and text.startswith(opening)
+            and text.endswith(closing)
+            and opening not in inner
+        ):
             return inner.strip()
     return text
 
@@ -137,7 +159,10 @@ def _sign(text: str) -> tuple[bool, str]:
 def _value(match: re.Match[str]) -> Fraction | None:
     """Value of a matched core; None for a division by zero and beyond the bounds on digits."""
     part = match.groupdict()
-    above, below = part["fa"] or part["fb"] or part["ma"] or part["sa"], part["fc"] or part["fd"] or part["mb"] or part["sb"]
+    above, below = (
+        part["fa"] or part["fb"] or part["ma"] or part["sa"],
+        part["fc"] or part["fd"] or part["mb"] or part["sb"],
+    )
     lead = part["whole"] or part["mixed"]
     if above is None:
         exponent = int(part["ea"] or part["eb"] or part["ec"] or 0)
@@ -182,7 +207,9 @@ def _unit(tail: str, *, spaced: bool) -> str | None:
     if not _UNIT.fullmatch(tail):
         return None
     words = re.findall(r"[A-Za-z]+", tail.lower())
-    if any(word in _NOT_UNITS for word in words[:1]) or (not spaced and words[0] not in _SHORT_UNITS and len(words[0]) < 3):
+    if any(word in _NOT_UNITS for word in words[:1]) or (
+        not spaced and words[0] not in _SHORT_UNITS and len(words[0]) < 3
+    ):
         return None
     if any(len(word) < 3 and word not in _SHORT_UNITS for word in words[:1]):
         return None

@@ -104,7 +104,9 @@ def _column(name: str, row: Mapping[str, Any], wanted: Sequence[str]) -> str:
     for key in wanted:
         if key in row:
             return key
-    raise UserError(f"{name} lacks a column {' or '.join(map(repr, wanted))}; found {', '.join(map(str, row)) or 'none'}")
+    raise UserError(
+        f"{name} lacks a column {' or '.join(map(repr, wanted))}; found {', '.join(map(str, row)) or 'none'}"
+    )
 
 
 def _file_rows(path: Path) -> Iterable[Mapping[str, Any]]:
@@ -177,4 +179,6 @@ def _hub_problem(source: HubSource, error: Exception) -> str:
         return f"{source.repo} is made by a script, which is never run; pass its rows as a local file instead"
     if "NotFound" in text or "doesn't exist" in text:
         return f"there is no data set {source.repo!r} (split {source.split}) on the hub; check the name or pass a local file"
-    return f"cannot load {source.repo} (is there a network?): {text[:200]}; pass a local file with `file` or `train_file`"
+    return (
+        f"cannot load {source.repo} (is there a network?): {text[:200]}; pass a local file with `file` or `train_file`"
+    )

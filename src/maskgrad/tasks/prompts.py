@@ -40,7 +40,9 @@ expression inside the <answer> tags, without an equals sign and without the targ
 Example: for the numbers 16, 4, 2 and the target {example_target}, <answer>{example}</answer> is right."""
 
 
-MATH_EXPERT = r"""You are an expert in mathematics. Solve the problem step by step, and give the final answer inside \boxed{}."""
+MATH_EXPERT = (
+    r"""You are an expert in mathematics. Solve the problem step by step, and give the final answer inside \boxed{}."""
+)
 
 BOXED_REQUEST = r"Reason step by step, and put the final answer within \boxed{}."
 

@@ -47,3 +47,17 @@ def make_task(settings: Mapping[str, Any]) -> Task:
         if key not in valid:
             raise UserError(f"task {name} has no setting {key!r}; {nearest(str(key), valid)}")
     return entry.build(entry.settings(**chosen))
+
+
+_SCORING: dict[str, dict[str, Any]] = {
+    "countdown": {"operators": "+-*/", "unary_minus": True},
+}
+
+
+def scoring_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings for judging completions of any origin: where the mapping says nothing, the widest rules of the task.
+
+    For Countdown that is all four operators and a sign before a number; the generator's narrower defaults are meant for
+    problems made here.
+    """
+    return {**_SCORING.get(str(settings.get("name")), {}), **settings}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maskgrad.errors import UserError
-from maskgrad.tasks.base import Example, require_index, require_split, short_hash
+from maskgrad.tasks.base import Example, Grade, require_index, require_split, short_hash
 from maskgrad.tasks.contamination import split_validation, without_test_problems
 from maskgrad.tasks.problem_files import Columns, HubSource, Problem, ProblemSet, load_problems
 from maskgrad.tasks.prompts import PROTOCOLS, word_problem_prompt
@@ -51,7 +51,12 @@ class ProblemSplits:
     """The three splits of a task, loaded on first use. Test problems never appear in the other two."""
 
     def __init__(
-        self, task: str, settings: WordProblemSettings, train: HubSource, test: HubSource, columns: tuple[Columns, Columns]
+        self,
+        task: str,
+        settings: WordProblemSettings,
+        train: HubSource,
+        test: HubSource,
+        columns: tuple[Columns, Columns],
     ) -> None:
         self._task = task
         self._settings = settings
@@ -115,8 +120,17 @@ class ProblemSplits:
         """Covers prompt wording, grader, rewards and the sources. Loaded rows are covered by their number and first texts."""
         chosen = self._settings
         prompt = word_problem_prompt(chosen.prompt, "", mathematics=mathematics)
-        rows = [(split, len(rows), [p.text for p in rows[:16]]) for split, rows in sorted(self._rows_of_files().items())]
-        return short_hash(prompt, grader, chosen.reward, chosen.percent, chosen.validation, chosen.seed, self._hub, rows)
+        rows = [
+            (split, len(rows), [p.text for p in rows[:16]]) for split, rows in sorted(self._rows_of_files().items())
+        ]
+        return short_hash(
+            prompt, grader, chosen.reward, chosen.percent, chosen.validation, chosen.seed, self._hub, rows
+        )
 
     def _rows_of_files(self) -> dict[str, list[Problem]]:
         return {split: self.rows(split) for split in ("test", "train") if isinstance(self._source(split), Path)}
+
+
+def unusable_gold(problem: str) -> Grade:
+    """The row abstains: it can be neither right nor wrong, and never earns a reward."""
+    return Grade(reward=None, correct=None, status="error", detail=f"the gold answer {problem}")
