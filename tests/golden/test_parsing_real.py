@@ -1,4 +1,6 @@
-"""Real generations of an 8B model: the released parsers are reproduced, and our strict verdicts agree with an independent check."""
+"""Real generations of an 8B model: the released parsers are reproduced, and our strict verdicts agree with an
+independent check.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Strict verdicts against hand-made completions whose truth was judged by people, and published rewards against their releases."""
+"""Strict verdicts against hand-made completions whose truth was judged by people, and published rewards against their
+releases.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def scorer(name: str, **settings: Any) -> Task:
 
 
 def part_name(repo: str, function: str) -> str:
-    """The part of our reward that reproduces a function; ESPO and StableDRL have one, named base, beside the box part."""
+    """The part of our reward that reproduces a function; ESPO and StableDRL have one, named base, beside the box
+    part.
+    """
     named = OTHER_PARTS if repo in ("espo", "stabledrl") else {**GSM8K_PARTS, **MATH_PARTS}
     return named.get(function, "base")
 

@@ -51,17 +51,18 @@ def last_tag(text: str, tag: str) -> Extracted:
 def last_box(text: str) -> Extracted:
     r"""Content of the last complete `\boxed{...}` or `\fbox{...}`, with braces balanced.
 
-    Of nested boxes the outermost counts, unless it holds only the inner one; a box inside a box that never closes does
-    not. Escaped braces are text. A macro with a space and no brace after it boxes the rest of its line, up to a closing math
-    mark or a tag.
+    Of nested boxes the outermost counts, unless it holds only the inner one; a box inside a box that never closes
+    does not. Escaped braces are text. A macro with a space and no brace after it boxes the rest of its line, up to a
+    closing math mark or a tag.
     """
     found, unclosed, _ = _scan_boxes(text)
     return _extracted(text, "box", found, truncated=unclosed)
 
 
 def _scan_boxes(text: str) -> tuple[tuple[int, int] | None, bool, int | None]:
-    """Span of the last complete box, whether a box is left open, and where the content of the open one starts if all else in
-    it is balanced."""
+    """Span of the last complete box, whether a box is left open, and where the content of the open one starts if all
+    else in it is balanced.
+    """
     stack: list[int | None] = []  # start of the content for a box, None for a plain brace
     open_boxes = 0
     found: tuple[int, int] | None = None
@@ -91,8 +92,8 @@ def _scan_boxes(text: str) -> tuple[tuple[int, int] | None, bool, int | None]:
 def tagged_answer(text: str) -> Extracted:
     """Answer of a protocol with tags: the last complete answer tag, and inside it the last complete box if any.
 
-    A box with nothing in it does not hide what stands beside it. A box that lacks only its own last brace when the tag closes was
-    finished by its author, not cut by a length limit, and counts; any other open box is no answer.
+    A box with nothing in it does not hide what stands beside it. A box that lacks only its own last brace when the
+    tag closes was finished by its author, not cut by a length limit, and counts; any other open box is no answer.
     """
     tag = last_tag(text, "answer")
     if tag.status != "ok":
@@ -116,10 +117,12 @@ def final_answer(text: str) -> Extracted:
 
     1. The last complete answer tag with something in it, and inside it the last complete box if there is one.
     2. Without such a tag the last complete box (the opening tag may stand in the prompt).
-    3. A tag or box that was opened and never closed is a cut answer, and so no answer; see `_lone_box` for the one exception.
+    3. A tag or box that was opened and never closed is a cut answer, and so no answer; see `_lone_box` for the one
+       exception.
     4. The rest of the line after the last `####`.
-    5. The whole text, which the task's reader has to make sense of; not where a tag of the format shows that an answer tag was
-       asked for and is missing.
+    5. The whole text, which the task's reader has to make sense of; not where a tag of the format shows that an
+       answer tag was asked for and is missing.
+
     Text from the first end-of-text mark on is ignored. Spans refer to the text as given.
     """
     mark = _STOP_MARKS.search(text)

@@ -46,8 +46,9 @@ class Grade:
 class Task(Protocol):
     """A source of examples with a strict grader.
 
-    `metrics` names the entries of `Grade.parts` that evaluation averages beside accuracy. `has_gold` says
-    whether `target` can be called. `pays_in_full`: the gold completion earns exactly 1 (published rewards with other scales do not).
+    `metrics` names the entries of `Grade.parts` that evaluation averages beside accuracy. `has_gold` says whether
+    `target` can be called. `pays_in_full`: the gold completion earns exactly 1 (published rewards with other scales
+    do not).
     """
 
     name: str

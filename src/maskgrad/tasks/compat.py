@@ -1,7 +1,9 @@
-"""Published training signals by task and name. A compat reward replaces the reward; the strict verdict stays beside it.
+"""Published training signals by task and name. A compat reward replaces the reward; the strict verdict stays beside
+it.
 
-d1, wd1 and EGSPO share one set of functions, SPG differs in one marker. `d1_eval` and `spg_eval` pay what the released evaluation
-scripts count as correct. docs/grading-differences.md tells where they part from the strict verdict.
+d1, wd1 and EGSPO share one set of functions, SPG differs in one marker. `d1_eval` and `spg_eval` pay what the
+released evaluation scripts count as correct. docs/grading-differences.md tells where they part from the strict
+verdict.
 """
 
 from __future__ import annotations

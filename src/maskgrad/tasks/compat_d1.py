@@ -1,7 +1,8 @@
-"""Training rewards of d1 (arXiv 2504.12216), kept by wd1 (2507.08838), SPG (2510.09541) and EGSPO (2603.12554), faults included.
+"""Training rewards of d1 (arXiv 2504.12216), kept by wd1 (2507.08838), SPG (2510.09541) and EGSPO (2603.12554),
+faults included.
 
-Each function takes the completion and what the data set gives, and returns the released score. They exist so that published
-curves can be repeated; the strict graders stand beside them.
+Each function takes the completion and what the data set gives, and returns the released score. They exist so that
+published curves can be repeated; the strict graders stand beside them.
 """
 
 from __future__ import annotations

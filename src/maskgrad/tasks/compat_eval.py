@@ -26,7 +26,9 @@ _GRIDS = (
 
 
 def gsm8k_number(text: str, *, last_number: bool = False) -> float | None:
-    """The first box whose content starts a number, else the first closed answer tag; SPG adds the text's last number."""
+    """The first box whose content starts a number, else the first closed answer tag; SPG adds the text's last
+    number.
+    """
     for content in _BOX.findall(text):
         content = content.strip()
         if not content or re.fullmatch(r"\.+", content):

@@ -1,7 +1,7 @@
 r"""The string comparison of MATH answers used by d1, wd1, SPG and EGSPO, faults included.
 
-The rules are those of the public MATH comparison (Hendrycks et al., arXiv 2103.03874): both sides are rewritten by fixed
-string substitutions and compared as text. Nothing here is used by the strict grader; see `math_equal.py`.
+The rules are those of the public MATH comparison (Hendrycks et al., arXiv 2103.03874): both sides are rewritten by
+fixed string substitutions and compared as text. Nothing here is used by the strict grader; see `math_equal.py`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ def _braced_roots(text: str) -> str:
 
 
 def _braced_fractions(text: str) -> str:
-    """`\\frac12` becomes `\\frac{1}{2}`, `\\frac1{72}` becomes `\\frac{1}{72}`; a lone digit after it leaves all as it was."""
+    """`\\frac12` becomes `\\frac{1}{2}`, `\\frac1{72}` becomes `\\frac{1}{72}`; a lone digit after it leaves all as
+    it was.
+    """
     first, *rest = text.split("\\frac")
     done = first
     for part in rest:

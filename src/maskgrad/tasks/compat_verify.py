@@ -1,8 +1,8 @@
 r"""Training rewards of ESPO (arXiv 2512.03759), StableDRL (2603.06743) and TraceRL (2509.06949), faults included.
 
-ESPO pins Math-Verify 0.5.2 and StableDRL names no version; both are computed here with the version installed. 0.5.2 settles on the
-last of several boxes, later versions do not, so ESPO's text is cut to its last box first. Text that is too large for the
-library (see `math_library.too_large`) scores as wrong; the released code may run for ever on it.
+ESPO pins Math-Verify 0.5.2 and StableDRL names no version; both are computed here with the version installed. 0.5.2
+settles on the last of several boxes, later versions do not, so ESPO's text is cut to its last box first. Text that is
+too large for the library (see `math_library.too_large`) scores as wrong; the released code may run for ever on it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def anti_short_box(completion: str) -> float:
 
 
 def tracerl_math(completion: str, gold: str) -> float:
-    """1 if the last balanced box is accepted. The released rule that near-limit lengths score 0 needs token counts: not here."""
+    """1 if the last balanced box is accepted. The released rule that near-limit lengths score 0 needs token counts:
+    not here.
+    """
     box = last_box(completion)
     return float(box.status == "ok" and _library_says(gold=gold, answer=f"\\boxed{{{box.text}}}"))
 

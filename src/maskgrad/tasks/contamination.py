@@ -1,7 +1,7 @@
 """Guards against training on test data: known test problems by hash, and problems by normalised text.
 
-The package knows public test sets by hashes of their problems only. A file that consists of such problems is refused; single
-test problems in a larger file are removed and counted.
+The package knows public test sets by hashes of their problems only. A file that consists of such problems is refused;
+single test problems in a larger file are removed and counted.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ class _Splits(ProblemSplits):
 
 
 class Gsm8kTask(Task):
-    """Examples carry the columns `answer` (as in the data: a number, or a solution that ends in `#### number`), `problem`, `source_id`."""
+    """Examples carry the columns `answer` (as in the data: a number, or a solution that ends in `#### number`),
+    `problem`, `source_id`.
+    """
 
     name = "gsm8k"
     metrics = ()

@@ -1,4 +1,6 @@
-"""MATH: competition problems with answers of many kinds (Hendrycks et al., arXiv 2103.03874; MATH-500 as the test set)."""
+"""MATH: competition problems with answers of many kinds (Hendrycks et al., arXiv 2103.03874; MATH-500 as the test
+set).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class MathSettings(WordProblemSettings):
 
 
 def gold_text(answer: str) -> str:
-    """The gold answer inside a column: the last box of a solution, a bare answer as it is; empty if a box never closes."""
+    """The gold answer inside a column: the last box of a solution, a bare answer as it is; empty if a box never
+    closes.
+    """
     return final_answer(answer).text
 
 
@@ -72,7 +76,9 @@ class _Splits(ProblemSplits):
 
 
 class MathTask(Task):
-    """Examples carry the columns `answer` (as in the data: bare, or a solution with its last box), `problem`, `source_id`."""
+    """Examples carry the columns `answer` (as in the data: bare, or a solution with its last box), `problem`,
+    `source_id`.
+    """
 
     name = "math"
     metrics = ("undecided",)

@@ -1,9 +1,10 @@
 r"""Whether two mathematical answers are equal: a strict first pass here, Math-Verify for what it cannot decide.
 
-Verdicts: `equal`, `different`, `unknown`, `timeout`, `error`; only `equal` scores. Numbers are compared as exact rationals.
-Expressions built from + - * / and whole powers are compared exactly at random rational points (Schwartz 1980, Zippel 1979), others
-are probed in floating point, which can only tell them apart; if they agree there, the library has the last word and its refusal
-is `unknown`. Both sides must have been read completely by our own reader, so nothing the library drops can make them equal.
+Verdicts: `equal`, `different`, `unknown`, `timeout`, `error`; only `equal` scores. Numbers are compared as exact
+rationals. Expressions built from + - * / and whole powers are compared exactly at random rational points (Schwartz
+1980, Zippel 1979), others are probed in floating point, which can only tell them apart; if they agree there, the
+library has the last word and its refusal is `unknown`. Both sides must have been read completely by our own reader,
+so nothing the library drops can make them equal.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 from maskgrad.tasks.draws import below, keyed_random
 from maskgrad.tasks.math_expression import Expression, Tree
@@ -20,6 +21,7 @@ from maskgrad.tasks.math_objects import Value, read_value
 from maskgrad.tasks.math_values import NoValue, approximate, exact
 from maskgrad.tasks.numbers import Number
 
+V = TypeVar("V")
 Outcome = Literal["equal", "different", "unknown", "timeout", "error"]
 
 PERCENT = ("ignore_sign", "exact", "percent_or_fraction")
@@ -61,8 +63,9 @@ _EQUAL = Verdict("equal")
 
 
 def compare(*, gold: str, answer: str, policy: MathPolicy | None = None, library: bool = True) -> Verdict:
-    """Verdict on an answer text. The roles differ: only an answer may leave out the name before an equals sign, be a bare list
-    where the gold is a set or tuple, or state an interval as an inequality."""
+    """Verdict on an answer text. The roles differ: only an answer may leave out the name before an equals sign, be a
+    bare list where the gold is a set or tuple, or state an interval as an inequality.
+    """
     comparison = _Comparison(policy or MathPolicy(), library)
     return comparison.values(read_value(gold), read_value(answer), answer)
 
@@ -117,7 +120,9 @@ class _Comparison:
         return _joined([self.values(one, other) for one, other in zip(gold, answer, strict=True)])
 
     def _in_any_order(self, gold: Sequence[Value], answer: Sequence[Value]) -> Verdict:
-        """Every gold part takes the first answer part equal to it; equality is transitive, so greedy choice suffices."""
+        """Every gold part takes the first answer part equal to it; equality is transitive, so greedy choice
+        suffices.
+        """
         if len(gold) != len(answer):
             return Verdict("different", f"{len(answer)} parts instead of {len(gold)}")
         left, verdicts = list(answer), []
@@ -245,8 +250,8 @@ def _difference(sides: Sequence[Value]) -> Expression | None:
 def same_function(first: Expression, second: Expression) -> bool | None:
     """Whether two expressions have the same values; None where that is not settled.
 
-    Rational functions are settled exactly (a false "same" needs six random roots among 2**40 points). Others can only be
-    told apart, by a relative difference above 1e-7 at a positive point.
+    Rational functions are settled exactly (a false "same" needs six random roots among 2**40 points). Others can only
+    be told apart, by a relative difference above 1e-7 at a positive point.
     """
     symbols = sorted(first.symbols | second.symbols)
     pairs = _at_points(lambda tree, key: exact(tree, _rational_point(symbols, key)), first.tree, second.tree)
@@ -260,7 +265,7 @@ def same_function(first: Expression, second: Expression) -> bool | None:
     return None
 
 
-def _at_points(value: Callable[[Tree, int], object], first: Tree, second: Tree) -> list[tuple[object, object]]:
+def _at_points(value: Callable[[Tree, int], V], first: Tree, second: Tree) -> list[tuple[V, V]]:
     """Pairs of values at the points where both have one."""
     pairs = []
     for key in range(_POINTS):
@@ -276,7 +281,7 @@ def _proportional(first: Expression, second: Expression) -> bool | None:
     pairs = _at_points(lambda tree, key: exact(tree, _rational_point(symbols, key)), first.tree, second.tree)
     if len(pairs) < _POINTS or any(other == 0 for _, other in pairs):
         return None
-    ratios = {one / other for one, other in pairs}  # type: ignore[operator]
+    ratios = {one / other for one, other in pairs}
     return len(ratios) == 1 and 0 not in ratios
 
 

@@ -1,8 +1,10 @@
 r"""Mathematical expressions in LaTeX or plain notation, read completely or not at all.
 
-A small recursive descent over a bounded number of tokens gives a tree of tuples. Unlike a general LaTeX reader it never drops a
-symbol: subscripts, unknown macros, empty roots and open braces make the text unreadable. Trees are evaluated in two ways: exactly, over the
-rationals with every letter (and pi) as an unknown, and in floating point. Nothing is ever executed.
+A small recursive descent over a bounded number of tokens gives a tree of tuples. Unlike a general LaTeX reader it
+never drops a
+symbol: subscripts, unknown macros, empty roots and open braces make the text unreadable. Trees are evaluated in two
+ways: exactly, over the rationals with every letter (and pi) as an unknown, and in floating point. Nothing is ever
+executed.
 """
 
 from __future__ import annotations
@@ -20,17 +22,53 @@ MAX_DEPTH = 40
 Tree = tuple[Any, ...]
 
 GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi varphi chi psi "
-    "omega infty Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega".split()
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "infty",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+    ]
 )
-FUNCTIONS = frozenset("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp".split())
-_IGNORED = frozenset("left right big Big bigg Bigg displaystyle limits".split())
+FUNCTIONS = frozenset(
+    ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "exp"]
+)
+_IGNORED = frozenset(["left", "right", "big", "Big", "bigg", "Bigg", "displaystyle", "limits"])
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9])|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
     r"|\\(?P<macro>[A-Za-z]+)|(?P<letter>[A-Za-z])|(?P<sign>\*\*|[-+*/^!(){}\[\]|]))"
 )
 _TIMES = {"cdot": "*", "times": "*", "ast": "*", "div": "/"}
-_WORDS = re.compile(r"(?<![A-Za-z\\])(sqrt|pi|%s)(?![A-Za-z])" % "|".join(sorted(FUNCTIONS)))
+_WORDS = re.compile(r"(?<![A-Za-z\\])(sqrt|pi|{})(?![A-Za-z])".format("|".join(sorted(FUNCTIONS))))
 _SYMBOLS = str.maketrans(
     {
         "π": "\\pi ",
@@ -170,7 +208,9 @@ class _Parser:
                 return tree
 
     def _argument(self, depth: int, *, split: bool = True) -> Tree:
-        """A braced group, else a letter, a macro or a number; with `split` one digit of it, as TeX takes it (`\\frac12`)."""
+        """A braced group, else a letter, a macro or a number; with `split` one digit of it, as TeX takes it
+        (`\\frac12`).
+        """
         if self._next == ("sign", "{"):
             return self._atom(depth)
         if self._accept("sign", "-"):

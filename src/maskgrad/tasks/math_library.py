@@ -1,7 +1,7 @@
 """The door to Math-Verify: loaded on first use, called without its alarm clocks, and only with text of bounded size.
 
-Math-Verify limits its own running time with SIGALRM, which works in a main thread only. Its clocks are therefore off here; whoever
-needs a limit on time runs the caller in a worker process.
+Math-Verify limits its own running time with SIGALRM, which works in a main thread only. Its clocks are therefore off
+here; whoever needs a limit on time runs the caller in a worker process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_DIGITS = 60
 MAX_EXPONENT = 2_000
 MAX_NESTING = 100
 
-_LONG_NUMBER = re.compile(r"\d{%d}" % (MAX_DIGITS + 1))
+_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 _TOWER = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*-?[\w.]+\s*[})]?\s*(?:\^|\*\*)|(?:\^|\*\*)\s*[{(][^})]{0,60}(?:\^|\*\*)")
 _EXPONENT = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*-?(\d+)")
 _FACTORIAL = re.compile(r"(\d+|\))\s*!")

@@ -1,7 +1,8 @@
-r"""The structure of a mathematical answer: number, text, expression, tuple or interval, set, list, union, equation, matrix.
+r"""The structure of a mathematical answer: number, text, expression, tuple or interval, set, list, union, equation,
+matrix.
 
-An answer is taken apart at its outermost marks until its leaves are numbers, words or expressions. What cannot be read completely
-becomes a part of kind "unknown", which is equal only to the very same text.
+An answer is taken apart at its outermost marks until its leaves are numbers, words or expressions. What cannot be
+read completely becomes a part of kind "unknown", which is equal only to the very same text.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _CLOSING = ")]}"
 class Value:
     """One part of an answer.
 
-    `kind`: number, text, expression, ordered, set, list, union, equation, matrix, based, unknown. `shape` tells parts of one kind
+    `kind`: number, text, expression, ordered, set, list, union, equation, matrix, based, unknown. `shape` tells parts
+    of one kind
     apart: the two brackets of an ordered part, rows x columns of a matrix, the base of a based numeral. `text` is the
     normalised text.
     """

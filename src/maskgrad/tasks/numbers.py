@@ -1,9 +1,9 @@
 r"""One reader of numbers for all tasks: text to an exact rational, with its unit and whether it is a percentage.
 
-Read are signs, decimals with a leading or trailing point, thousands separators (comma, thin space, LaTeX `{,}`, `,\!`, `\,`),
-currency marks, fractions (`3/4`, `\frac{3}{4}`, `\frac34`), mixed numbers, scientific notation, percent and unit words. Digits with
-spaces between them are one number only where the groups are valid. Full-width digits count as digits, digits of other scripts
-do not. Equality of numbers is equality of rationals, never of text.
+Read are signs, decimals with a leading or trailing point, thousands separators (comma, thin space, LaTeX `{,}`,
+`,\!`, `\,`), currency marks, fractions (`3/4`, `\frac{3}{4}`, `\frac34`), mixed numbers, scientific notation, percent
+and unit words. Digits with spaces between them are one number only where the groups are valid. Full-width digits
+count as digits, digits of other scripts do not. Equality of numbers is equality of rationals, never of text.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _PERCENT = re.compile(r"\s*(?:\\?%|\bper\s?cent\b|\bpercent\b)\s*$", re.IGNORECA
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+"
 _DECIMAL = rf"(?:(?:{_GROUPED})(?:\.[0-9]*)?|\.[0-9]+)"
 _FRACTION = (
-    r"\\[dtc]?frac\s*(?:\{\s*(?P<fa>-?\s*%s)\s*\}|(?P<fb>[0-9]))\s*(?:\{\s*(?P<fc>-?\s*%s)\s*\}|(?P<fd>[0-9]))"
-    % (_DECIMAL, _DECIMAL)
+    rf"\\[dtc]?frac\s*(?:\{{\s*(?P<fa>-?\s*{_DECIMAL})\s*\}}|(?P<fb>[0-9]))"
+    rf"\s*(?:\{{\s*(?P<fc>-?\s*{_DECIMAL})\s*\}}|(?P<fd>[0-9]))"
 )
 _CORE = re.compile(
     rf"(?P<whole>{_DECIMAL})?\s*(?:{_FRACTION})"
@@ -76,10 +76,71 @@ _UNIT = re.compile(
 _SIMPLE = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.[0-9]+)?")
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SHORT_UNITS = frozenset(
-    "m g s h l mm cm dm km mg kg ml cl dl lb lbs oz ft in mi yd yr mph kph min hr hrs sec am pm".split()
+    [
+        "m",
+        "g",
+        "s",
+        "h",
+        "l",
+        "mm",
+        "cm",
+        "dm",
+        "km",
+        "mg",
+        "kg",
+        "ml",
+        "cl",
+        "dl",
+        "lb",
+        "lbs",
+        "oz",
+        "ft",
+        "in",
+        "mi",
+        "yd",
+        "yr",
+        "mph",
+        "kph",
+        "min",
+        "hr",
+        "hrs",
+        "sec",
+        "am",
+        "pm",
+    ]
 )
 _NOT_UNITS = frozenset(
-    "and or to by pi sqrt sin cos tan log ln exp mod i e x y z n over times plus minus not is are frac if no".split()
+    [
+        "and",
+        "or",
+        "to",
+        "by",
+        "pi",
+        "sqrt",
+        "sin",
+        "cos",
+        "tan",
+        "log",
+        "ln",
+        "exp",
+        "mod",
+        "i",
+        "e",
+        "x",
+        "y",
+        "z",
+        "n",
+        "over",
+        "times",
+        "plus",
+        "minus",
+        "not",
+        "is",
+        "are",
+        "frac",
+        "if",
+        "no",
+    ]
 )
 
 
@@ -175,7 +236,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if lead is None:
         return fraction
     whole = decimal(lead)
-    if whole is None or whole.denominator != 1 or not 0 <= fraction:
+    if whole is None or whole.denominator != 1 or not fraction >= 0:
         return None
     return whole + fraction
 
@@ -192,7 +253,9 @@ def decimal(text: str | None) -> Fraction | None:
 
 
 def _unit(tail: str, *, spaced: bool) -> str | None:
-    """The unit words after a number, empty for none; None if what follows is not a unit (a variable, more mathematics)."""
+    """The unit words after a number, empty for none; None if what follows is not a unit (a variable, more
+    mathematics).
+    """
     degrees = _DEGREES.match(tail)
     if degrees:
         tail = tail[degrees.end() :]
@@ -231,6 +294,8 @@ def last_number(text: str) -> Number | None:
     flat = re.sub(r",\\!\s*", ",", text[max(0, end - _REACH) : end + 8]).translate(_CHARACTERS)
     flat = _NOTHING.sub("", flat.replace("{,}", ","))
     found = list(_IN_PROSE.finditer(flat))
+    if found and found[-1].start() == 0 and end > _REACH:
+        return None  # a run of digits longer than what is looked at
     number = _read_plain(found[-1].group().strip().rstrip(",")) if found else None
     if number is None:
         return None

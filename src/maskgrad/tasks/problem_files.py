@@ -1,7 +1,7 @@
 """Reading data sets of problems with gold answers: a local file first, else a data set of the hub.
 
-Formats that hold data only (JSON lines, JSON, CSV, parquet) are read; scripts never run. Every row is checked. A file that lacks
-its columns stops loading; single rows without a usable problem or gold answer are dropped and counted.
+Formats that hold data only (JSON lines, JSON, CSV, parquet) are read; scripts never run. Every row is checked. A file
+that lacks its columns stops loading; single rows without a usable problem or gold answer are dropped and counted.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Columns:
 def load_problems(source: Path | HubSource, columns: Columns, gold_problem: Callable[[str], str]) -> ProblemSet:
     """Rows of a file or hub data set.
 
-    `gold_problem` says why a gold answer cannot be used (empty if it can); such rows are dropped and counted, as are rows
-    whose problem is missing or repeated. UserError for a missing file or column, a bad line, no network, and no usable rows.
+    `gold_problem` says why a gold answer cannot be used (empty if it can); such rows are dropped and counted, as are
+    rows whose problem is missing or repeated. UserError for a missing file or column, a bad line, no network, and no
+    usable rows.
     """
     name = str(source) if isinstance(source, Path) else source.repo
     rows = _file_rows(source) if isinstance(source, Path) else _hub_rows(source)
@@ -162,7 +163,8 @@ def _parquet_rows(path: Path) -> Iterable[Mapping[str, Any]]:
 def _hub_rows(source: HubSource) -> Iterable[Mapping[str, Any]]:
     if importlib.util.find_spec("datasets") is None:
         raise UserError(
-            f"{source.repo} is a data set of the hub: pip install 'maskgrad[data]', or pass a local file with `file` or `train_file`"
+            f"{source.repo} is a data set of the hub: pip install 'maskgrad[data]', or pass a local file with `file` "
+            "or `train_file`"
         )
     import datasets
 
@@ -178,7 +180,7 @@ def _hub_problem(source: HubSource, error: Exception) -> str:
     if "script" in text.lower() or "trust_remote_code" in text:
         return f"{source.repo} is made by a script, which is never run; pass its rows as a local file instead"
     if "NotFound" in text or "doesn't exist" in text:
-        return f"there is no data set {source.repo!r} (split {source.split}) on the hub; check the name or pass a local file"
+        return f"there is no data set {source.repo!r} (split {source.split}) on the hub; pass a local file instead"
     return (
         f"cannot load {source.repo} (is there a network?): {text[:200]}; pass a local file with `file` or `train_file`"
     )

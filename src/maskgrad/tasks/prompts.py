@@ -1,9 +1,9 @@
 r"""Prompt texts by protocol and task.
 
-"compact" is a bare notation for small models. "d1" (arXiv 2504.12216, also wd1 and EGSPO), "spg" (2510.09541), "espo" (2512.03759)
-and "tracerl" (2509.06949) ask for what the published prompts ask for: the same format block, tags, rules, order of parts and
-place of `\boxed{}`. The sentences are worded here, so scores need not match a published number to the last point; the hash of
-the wording is part of every result.
+"compact" is a bare notation for small models. "d1" (arXiv 2504.12216, also wd1 and EGSPO), "spg" (2510.09541), "espo"
+(2512.03759) and "tracerl" (2509.06949) ask for what the published prompts ask for: the same format block, tags,
+rules, order of parts and place of `\boxed{}`. The sentences are worded here, so scores need not match a published
+number to the last point; the hash of the wording is part of every result.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def word_problem_answer(protocol: str, answer: str, reasoning: str) -> str:
 
 
 def sudoku_prompt(protocol: str, puzzle: str) -> str:
-    """Prompt for a puzzle of 16 digits, 0 for an empty cell. "spg" shows three solved puzzles first, "espo" draws one."""
+    """Prompt for a puzzle of 16 digits, 0 for an empty cell. "spg" shows three solved puzzles first, "espo" draws
+    one.
+    """
     if protocol == "compact":
         return puzzle
     if protocol == "spg":
@@ -85,7 +87,10 @@ def sudoku_prompt(protocol: str, puzzle: str) -> str:
     example = ""
     if protocol == "espo":
         given, solved = _DRAWN
-        example = f"\n\nExample: the puzzle {given} is the grid\n{_drawing(given)}\nand its solution is {solved}:\n{_drawing(solved)}"
+        example = (
+            f"\n\nExample: the puzzle {given} is the grid\n{_drawing(given)}\n"
+            f"and its solution is {solved}:\n{_drawing(solved)}"
+        )
     return f"{SUDOKU_RULES}{example}\n\nNow solve this puzzle: {puzzle}"
 
 

@@ -25,8 +25,9 @@ _EXCHANGED = str.maketrans("1234", "2143")
 class SudokuSettings:
     """Settings of the task.
 
-    prompt: "compact" (16 digits in, 16 digits out; an answer in tags or a box is read too), or "d1" and "tracerl" (instructions; the
-    answer stands in its tag), "espo" (the same with one worked grid), "spg" (the same with three solved puzzles).
+    prompt: "compact" (16 digits in, 16 digits out; an answer in tags or a box is read too), or "d1" and "tracerl"
+    (instructions; the answer stands in its tag), "espo" (the same with one worked grid), "spg" (the same with three
+    solved puzzles).
     blanks: fewest and most empty cells of generated puzzles, within 1 to 12.
     reward: "solved" pays 1 for a solved grid, "cells" the share of empty cells that are right; a name such as
     "compat_d1" pays what that release pays, see `tasks/compat.py`.

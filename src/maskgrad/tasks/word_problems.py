@@ -106,7 +106,8 @@ class ProblemSplits:
         rows = self.rows(split)
         if not rows:
             raise UserError(
-                f"task {self._task} has no {split} data: pass `{'file' if split == 'test' else 'train_file'}`, or leave both files out"
+                f"task {self._task} has no {split} data: pass `{'file' if split == 'test' else 'train_file'}`, "
+                "or leave both files out"
             )
         require_index(split, index, len(rows))
         problem = rows[index]
@@ -117,7 +118,9 @@ class ProblemSplits:
         )
 
     def hash(self, grader: str, *, mathematics: bool) -> str:
-        """Covers prompt wording, grader, rewards and the sources. Loaded rows are covered by their number and first texts."""
+        """Covers prompt wording, grader, rewards and the sources. Loaded rows are covered by their number and first
+        texts.
+        """
         chosen = self._settings
         prompt = word_problem_prompt(chosen.prompt, "", mathematics=mathematics)
         rows = [

@@ -18,7 +18,7 @@ from maskgrad.tasks.gsm8k_answer import read_gold
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 PROTOCOLS = ("compact", "d1", "spg", "espo", "tracerl")
 
-WORDS = "one two three four five six seven eight nine ten".split()
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -107,6 +107,7 @@ def test_prompts_ask_for_what_the_protocol_asks_for(tmp_path: Path, prompt: str,
         ("72", "it is 72\n</reasoning>", False, "no_answer"),
         ("72", "", False, "no_answer"),
         ("72", "<answer>" + "9" * 10**6 + "</answer>", False, "no_answer"),
+        ("72", "<answer>so " + "9" * 300 + " or " + "9" * 10 + "72</answer>", False, "wrong"),
         ("seventy", "<answer>70</answer>", None, "error"),
     ],
 )
@@ -247,7 +248,7 @@ def test_bad_files(tmp_path: Path, file: str, content: str, words: str) -> None:
 
 
 def test_missing_files_folders_and_other_formats(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read .*none.jsonl"):
+    with pytest.raises(UserError, match=r"cannot read .*none\.jsonl"):
         make_task({"name": "gsm8k", "file": tmp_path / "none.jsonl"}).size("test")
     with pytest.raises(UserError, match="is a folder"):
         make_task({"name": "gsm8k", "file": tmp_path}).size("test")
