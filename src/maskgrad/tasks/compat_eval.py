@@ -20,8 +20,8 @@ _GRIDS = (
     re.compile(r"<answer>.*?```\s*([\d\s]+)```", re.DOTALL),
     re.compile(r"<answer>(.*?)(?:<\|eot_id\|>|<\|endoftext\|>|</answer>)", re.DOTALL),
     re.compile(r"</answer>\s*(.*?)(?:<\|eot_id\|>|<\|endoftext\|>|$)", re.DOTALL),
-    re.compile(r".*?(\d{16})\s*</answer>", re.DOTALL),
-    re.compile(r"\b(\d{16})\b", re.DOTALL),
+    re.compile(r"(\d{16})\s*</answer>"),
+    re.compile(r"\b(\d{16})\b"),
 )
 
 
