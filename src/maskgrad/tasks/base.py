@@ -51,6 +51,7 @@ class Task(Protocol):
     `metrics` names the entries of `Grade.parts` that evaluation averages beside accuracy. `has_gold` says
     whether `target` can be called. `columns` names what grading reads from `Example.columns`, `aliases` maps
     other names these columns have in public data to ours. `grader` names the rules of grading and their version.
+    `pays_in_full`: the gold completion earns exactly 1 (published rewards with other scales do not).
     """
 
     name: str
@@ -59,6 +60,7 @@ class Task(Protocol):
     columns: tuple[str, ...] = ()
     aliases: Mapping[str, str] = {}
     grader: str = ""
+    pays_in_full: bool = True
 
     def size(self, split: str) -> int | None:
         """Number of examples in the split; None for an endless generator."""
@@ -144,7 +146,7 @@ def _check_example(task: Task, example: Example) -> None:
     gold, empty = task.grade_batch([example, example], [task.target(example), ""])
     if gold.correct is None:
         return
-    if not gold.correct or gold.reward != 1.0:
+    if not gold.correct or (task.pays_in_full and gold.reward != 1.0):
         raise RuntimeError(f"{example.id}: the gold completion earned {gold.reward} ({gold.status}: {gold.detail})")
-    if empty.correct or empty.reward not in (0.0, None):
+    if empty.correct or (task.pays_in_full and empty.reward not in (0.0, None)):
         raise RuntimeError(f"{example.id}: the empty completion earned {empty.reward}")

@@ -10,6 +10,8 @@ from maskgrad.errors import UserError, nearest
 from maskgrad.tasks.base import Task
 from maskgrad.tasks.countdown import CountdownSettings, CountdownTask
 from maskgrad.tasks.expression import OPERATORS
+from maskgrad.tasks.gsm8k import Gsm8kSettings, Gsm8kTask
+from maskgrad.tasks.math import MathSettings, MathTask
 from maskgrad.tasks.sudoku import SudokuSettings, SudokuTask
 
 
@@ -32,6 +34,8 @@ TASKS: dict[str, TaskEntry] = {
         CountdownSettings, CountdownTask, {"operators": OPERATORS, "unary_minus": True}, {"prompt": "d1"}
     ),
     "sudoku": TaskEntry(SudokuSettings, SudokuTask, tagged={"prompt": "d1"}),
+    "gsm8k": TaskEntry(Gsm8kSettings, Gsm8kTask),
+    "math": TaskEntry(MathSettings, MathTask),
 }
 
 
