@@ -78,7 +78,7 @@ def crash_in_update(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
     def update(*arguments: Any) -> dict[str, Any]:
         result = real(*arguments)
-        if arguments[-1] == number - 1:
+        if arguments[6] == number - 1:
             raise Crash
         return result
 
@@ -110,7 +110,7 @@ def told(sentence: str = "interrupted at update") -> Iterator[None]:
 
 
 def in_update(number: int) -> Callable[..., bool]:
-    return lambda *arguments: arguments[-1] == number - 1
+    return lambda *arguments: arguments[6] == number - 1
 
 
 def nth_call(number: int) -> Callable[..., bool]:
