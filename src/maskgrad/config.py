@@ -166,9 +166,11 @@ class StageConfig(Settings):
 
 
 class SftModelConfig(Settings):
-    """Either `path` of a checkpoint to continue from, or a new model: `architecture` in LLaDA's config keys."""
+    """Either `path` of a checkpoint to continue from, or a new model: `architecture` in its family's config keys."""
 
     path: str | None = None
+    adapter: str | None = None  # PEFT folder of a LoRA adapter for `path`; training goes on with it
+    lora: LoraSettings | None = None  # train a new adapter for `path`
     architecture: dict[str, Any] | None = None
     characters: str | None = None  # of the new model's character tokenizer
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
@@ -179,6 +181,10 @@ class SftModelConfig(Settings):
     def _one(self) -> SftModelConfig:
         if (self.path is None) == (self.architecture is None):
             raise ValueError("set exactly one of model.path and model.architecture")
+        if self.path is None and (self.adapter is not None or self.lora is not None):
+            raise ValueError("an adapter needs a trained base: give model.path with model.adapter or model.lora")
+        if self.adapter is not None and self.lora is not None:
+            raise ValueError("model.adapter goes on with an adapter and model.lora makes a new one: set one of them")
         if self.architecture is not None and not self.characters:
             raise ValueError("a new model needs model.characters, the alphabet of its tokenizer")
         return self

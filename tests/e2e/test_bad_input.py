@@ -230,7 +230,8 @@ def test_countdown_files(text: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 # --- models ----------------------------------------------------------------------------------------------------------
 
 CONFIGS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "another family": ({"model_type": "qwen2"}, ["'qwen2'", "llada"]),
+    "another family": ({"model_type": "gpt2"}, ["'gpt2'", "llada"]),
+    "another layout": ({"model_type": "qwen2"}, ["hidden_size", "None"]),
     "a family nobody knows": ({"model_type": "lladaa"}, ["'lladaa'", "did you mean 'llada'"]),
     "no family": ({"model_type": None}, ["model_type", "llada"]),
     "mask id outside the vocabulary": ({"mask_token_id": 9999}, ["mask_token_id", "9999", "25 rows"]),

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from maskgrad.cli import main
-from maskgrad.config import RunConfig
+from maskgrad.config import RunConfig, sft_config
 from maskgrad.errors import UserError
 from maskgrad.likelihood import score as scorer
 from maskgrad.models import load_policy
 from maskgrad.models.adapters import adapter_weights
 from maskgrad.reporting.journal import read, without_time
-from maskgrad.training import checkpoint, loop
+from maskgrad.training import checkpoint, loop, sft
 from maskgrad.training.loop import TrainingRun
+from maskgrad.training.sft import SupervisedRun
 from maskgrad.training.update import Prepared
 
 BASE = "maskgrad:base_sudoku_tiny"
@@ -76,7 +77,7 @@ def test_an_interrupted_run_resumes_to_the_bit(
     real = loop.update
 
     def dying(*arguments: Any) -> dict[str, Any]:
-        if arguments[-1] == place:
+        if arguments[6] == place:  # the step
             raise Crash
         return real(*arguments)
 
@@ -104,6 +105,21 @@ def test_the_reference_is_the_base_without_a_copy(
     wanted = scorer.score(base, second.batch, views, config.train.micro_batch)
     assert torch.equal(second.reference[0], wanted)
     assert not torch.equal(second.reference[0], second.old[0])  # by then the adapter has moved
+
+
+def test_an_exact_kl_is_to_the_base(smoke: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """Told from two networks: one run with the adapter switched off for the reference, one with the base beside it."""
+    settings = {**SETTINGS, "algorithm": {"beta": 0.04, "kl": "exact", "minibatches": 1}, "train": {"max_updates": 3}}
+    kls = []
+    for name in ("one", "two"):
+        run = TrainingRun.new(smoke("egspo", settings), tmp_path / name)
+        if name == "two":
+            run.reference = load_policy(BASE).requires_grad_(False)
+        run.start()
+        kls.append([line["kl"] for line in read(tmp_path / name / "journal.jsonl") if line["event"] == "update"])
+    assert kls[0] == kls[1] and kls[0][0] == 0 < kls[0][2]
+    finals = [(tmp_path / name / "final" / "adapter_model.safetensors").read_bytes() for name in ("one", "two")]
+    assert finals[0] == finals[1]
 
 
 def test_training_goes_on_with_an_adapter(finished: Path, smoke: Callable[..., RunConfig], tmp_path: Path) -> None:
@@ -138,3 +154,31 @@ def test_command_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["train", "smoke", "--out", str(tmp_path / "bad"), "--model.lora.targets", "[attn_out]", *light]) == 2
     assert "attn_out" in capsys.readouterr().err
+
+
+def test_supervised_training_of_an_adapter_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "model": {"path": BASE, "architecture": None, "characters": None, "lora": {"rank": 2}},
+        "stages": [{"updates": 4, "lr": 1e-3}],
+        "checkpoint_every": 2,
+        "batch": 4,
+        "eval": {"count": 4},
+    }
+    config = sft_config("base_sudoku_tiny", settings)
+    SupervisedRun.new(config, tmp_path / "whole").train()
+    real, calls = sft.optim.guarded_step, [0]
+
+    def dying(*arguments: Any) -> bool:
+        calls[0] += 1
+        if calls[0] == 4:
+            raise Crash
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sft.optim, "guarded_step", dying)
+        with pytest.raises(Crash):
+            SupervisedRun.new(config, tmp_path / "torn").train()
+    SupervisedRun.reopen(tmp_path / "torn").train()
+    assert outcome(tmp_path / "torn") == outcome(tmp_path / "whole")
+    with pytest.raises(UserError, match="an adapter needs a trained base"):
+        sft_config("base_sudoku_tiny", {"model": {"lora": {"rank": 2}}})

@@ -100,8 +100,9 @@ def test_estimate_is_unbiased(grid: str, options: dict[str, Any]) -> None:
 
 
 @each_draw
-def test_masks_of_a_view(options: dict[str, Any]) -> None:
-    policy = block_policy()
+@pytest.mark.parametrize("grid", ["absolute", "response"])
+def test_masks_of_a_view(grid: str, options: dict[str, Any]) -> None:
+    policy = block_policy(grid=grid)  # on the response grid the second row stops inside a block
     batch = block_batch(policy)
     assert batch.block is not None
     views = block_views.block_elbo(batch, 1, draws=4, **options)

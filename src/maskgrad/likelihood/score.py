@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from maskgrad.errors import BrokenModel
 from maskgrad.likelihood import exact, kernel
 from maskgrad.likelihood.states import states_at
+from maskgrad.models.adapters import as_reference
 from maskgrad.models.policy import Policy
 from maskgrad.records import MaskedViews, RolloutBatch
 
@@ -56,7 +57,7 @@ def score_rows(
     out = out.index_put((at_row, position), values)
     if anchor is None:
         return out
-    with torch.no_grad():
+    with torch.no_grad(), as_reference(anchor.policy, policy):
         other = states_at(anchor.policy, batch, row, hidden, scored, views.guidance > 0)
 
     def divergences(mine: Tensor, theirs: Tensor) -> tuple[Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,11 @@ def adapter_off(policy: Policy) -> Iterator[Policy]:
             layer.enable_adapters(True)
         for name, parameter in policy.named_parameters():
             parameter.requires_grad_(trained[name])
+
+
+def as_reference(reference: Policy, policy: Policy) -> AbstractContextManager[Policy]:
+    """Run `reference` as what `policy` is compared to: of one network, the base under its adapter."""
+    return adapter_off(policy) if reference is policy else nullcontext(reference)
 
 
 def _inject(policy: Policy, adapter: Adapter) -> None:

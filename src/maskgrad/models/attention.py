@@ -80,12 +80,14 @@ def visible(rule: Rule, rows: int, length: int, attn: str, device: torch.device)
 
 def bidirectional_mask(attend: Tensor) -> Tensor:
     """Mask bool [B,1,T,T] of full attention that hides padding (`attend` bool [B,T], False on padding) as keys."""
-    return dense(full(attend), *attend.shape, attend.shape[1], attend.device)
+    rows, length = attend.shape
+    return dense(full(attend), rows, length, length, attend.device)
 
 
 def block_causal_mask(block: Tensor, attend: Tensor) -> Tensor:
     """Mask bool [B,1,T,T]: a position sees its own and earlier blocks (`block` int64 [B,T]); padding sees itself."""
-    return dense(block_causal(torch.where(attend, block, -1)), *block.shape, block.shape[1], block.device)
+    rows, length = attend.shape
+    return dense(block_causal(torch.where(attend, block, -1)), rows, length, length, attend.device)
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

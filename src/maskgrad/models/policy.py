@@ -137,7 +137,8 @@ class Policy(nn.Module):
     forward = hidden
 
     def _mask(self, rule: Rule, tokens: Tensor) -> Any:
-        return visible(rule, *tokens.shape, self.attn, tokens.device)
+        rows, length = tokens.shape
+        return visible(rule, rows, length, self.attn, tokens.device)
 
     def staircase_at(
         self, clean: Tensor, attend: Tensor, noisy: Tensor, row: Tensor, read: Tensor, layout: Layout = "needed"

@@ -6,6 +6,7 @@ from typing import Any
 
 from maskgrad.config import RunConfig
 from maskgrad.models.policy import Policy
+from maskgrad.training.checkpoint import weights_hash
 
 _PAGE = """# {title}
 
@@ -19,7 +20,7 @@ _PAGE = """# {title}
 | trainable parameters | {trainable} of {parameters} |
 | last evaluation | accuracy {accuracy} over {n} problems, split `{split}` |
 | sampler | `sampler.json` |
-{again}
+{base_hash}{again}
 Every setting is in the run's `config.yaml`.
 """
 _AGAIN = """
@@ -40,6 +41,7 @@ def model_card(config: RunConfig, policy: Policy, result: dict[str, Any], update
         method=config.algorithm.name,
         task=task,
         again=again,
+        base_hash=f"| hash of the base's weights | `{weights_hash(policy, adapter=False)}` |\n" if adapted else "",
         recipe=config.recipe,
         seed=config.seed,
         updates=updates,

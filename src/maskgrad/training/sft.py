@@ -15,6 +15,7 @@ from maskgrad.config import SftConfig, StageConfig, dump, read_yaml
 from maskgrad.diffusion.grid import settle
 from maskgrad.errors import UserError
 from maskgrad.evaluation.evaluate import evaluate
+from maskgrad.models.adapters import add_adapter
 from maskgrad.models.families import family_of
 from maskgrad.models.load import load_policy, new_policy
 from maskgrad.models.policy import Policy
@@ -41,7 +42,10 @@ def initial_policy(config: SftConfig, out: Path) -> Policy:
     """The model before the first update: a checkpoint, or a new one whose tokenizer is written to `out`."""
     model = config.model
     if model.path is not None:
-        return load_policy(model.path, dtype=model.dtype, device=model.device)
+        policy = load_policy(model.path, adapter=model.adapter, dtype=model.dtype, device=model.device)
+        if (lora := model.lora) is not None:
+            add_adapter(policy, lora.rank, lora.scale, lora.targets, seed=config.seed)
+        return policy
     assert model.architecture is not None and model.characters is not None
     family = family_of({"model_type": "llada", **model.architecture})
     tokenizer = build_character_tokenizer(model.characters, out / "tokenizer", family.mask_token)
@@ -90,7 +94,10 @@ class SupervisedRun:
         if not found:  # interrupted before the first one: the start is a function of the settings
             checkpoint.rewind_journal(out, 0)
             return cls(config, out, initial_policy(config, out), console)
-        policy = load_policy(str(found[-1][1] / "model"), dtype=config.model.dtype, device=config.model.device)
+        saved, model = str(found[-1][1] / "model"), config.model
+        adapted = model.path is not None and (model.adapter is not None or model.lora is not None)
+        path, adapter = (str(model.path), saved) if adapted else (saved, None)
+        policy = load_policy(path, adapter=adapter, dtype=model.dtype, device=model.device)
         run = cls(config, out, policy, console)
         run.progress, _, size = checkpoint.load_state(found[-1][1], run.optimizer)
         checkpoint.rewind_journal(out, size)

@@ -7,7 +7,6 @@ views). Denominators are counted before the first pass, so neither path nor spli
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from maskgrad.algorithms.base import Algorithm, count
 from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.config import RunConfig
 from maskgrad.likelihood import score as scorer
-from maskgrad.models.adapters import adapter_off
+from maskgrad.models.adapters import as_reference
 from maskgrad.models.policy import Policy
 from maskgrad.records import Counts, LossSum, MaskedViews, RolloutBatch, Units
 from maskgrad.training import optim
@@ -62,8 +61,7 @@ def prepare(
             old.append(scorer.score(policy, batch, views_old, config.train.micro_batch))
         if objective.needs_reference and not objective.exact_kl:
             assert reference is not None, "a KL term needs a reference policy"
-            # the reference of a LoRA run is the same network without its adapter
-            with adapter_off(reference) if reference is policy else nullcontext():
+            with as_reference(reference, policy):
                 ref.append(scorer.score(reference, batch, views, config.train.micro_batch))
     return Prepared(batch=batch, advantage=advantage, old=old, reference=ref)
 

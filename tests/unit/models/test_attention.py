@@ -7,6 +7,7 @@ that sees its neighbours; a tile called full that is not; a block number that co
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
 from maskgrad.models import attention
+from maskgrad.models.families import SDAR
+from maskgrad.models.load import new_policy
 from maskgrad.models.staircase import pack
 
 LENGTH, PROMPT = 150, 61  # more than one tile of FlexAttention, and no multiple of a block
@@ -120,3 +123,30 @@ def test_padding_sees_itself_alone() -> None:
     for mask in (attention.bidirectional_mask(padded()), attention.block_causal_mask(block, padded())):
         assert torch.equal(mask[1, 0, :7], torch.eye(LENGTH, dtype=torch.bool)[:7])
         assert not bool(mask[1, 0, 7:, :7].any())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_policy_gives_the_same_states_through_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path that CUDA takes, run uncompiled: block masks reach every layer, in plain and in staircase passes."""
+
+    def uncompiled(q: Tensor, k: Tensor, v: Tensor, training: bool = False, **options: Any) -> Any:
+        return flex_attention(q, k, v, **options)
+
+    monkeypatch.setattr("transformers.integrations.flex_attention.compile_friendly_flex_attention", uncompiled)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    sizes |= {"head_dim": 16, "intermediate_size": 48, "vocab_size": 40, "mask_token_id": 39, "eos_token_id": 38}
+    policy = new_policy(SDAR, sizes, None, 0)
+    draws = torch.Generator().manual_seed(0)
+    clean = torch.randint(0, 38, (2, 30), generator=draws)
+    attend = torch.ones_like(clean, dtype=torch.bool)
+    attend[1, :5] = False
+    row = torch.tensor([0, 1, 1])
+    read = torch.rand(3, 17, generator=draws) < 0.5
+    noisy = clean[row].clone()
+    noisy[:, 13:][read] = 39
+    with torch.no_grad():
+        wanted = policy.hidden(clean, attend), policy.staircase_at(clean, attend, noisy, row, read)
+        policy.attn = policy.backbone.config._attn_implementation = "flex_attention"
+        found = policy.hidden(clean, attend), policy.staircase_at(clean, attend, noisy, row, read)
+    torch.testing.assert_close(found[0][attend], wanted[0][attend], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[1], wanted[1], rtol=0, atol=1e-5)

@@ -15,7 +15,6 @@ from transformers import LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Q
 
 from maskgrad.errors import UserError
 from maskgrad.models import Policy, family_of, load_policy, new_policy, save_policy
-from maskgrad.models.attention import additive, block_causal_mask, block_ids
 
 ORACLES = {
     "Dream": (Qwen2ForCausalLM, "qwen2"),
@@ -61,13 +60,10 @@ def test_files_are_read_by_transformers_to_the_same_logits(family_case: dict[str
     (tmp_path / "config.json").write_text(json.dumps({**stored, "model_type": model_type, "auto_map": None}))
     oracle, info = network.from_pretrained(tmp_path, output_loading_info=True, attn_implementation="eager")
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    attend = torch.ones_like(tokens, dtype=torch.bool)
-    block = policy.traits.block or tokens.shape[1]
-    mask = block_causal_mask(block_ids(attend, 0, block), attend)
-    if policy.family.visibility == "full":
-        mask = torch.ones_like(mask)
+    block = torch.arange(tokens.shape[1]) // (policy.traits.block or tokens.shape[1])
+    hidden = torch.where(block[None] <= block[:, None], 0.0, torch.finfo(torch.float32).min)
     with torch.no_grad():
-        wanted = oracle.eval()(tokens, attention_mask=additive(mask, torch.float32)).logits
+        wanted = oracle.eval()(tokens, attention_mask=hidden.expand(len(tokens), 1, -1, -1)).logits
     torch.testing.assert_close(logits(policy, tokens), wanted, atol=2e-5, rtol=1e-5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 
 from maskgrad.errors import UserError
 from maskgrad.models import Policy, build_character_tokenizer, family_of, load_policy, new_policy, save_policy, selftest
-from maskgrad.models import policy as policy_module
 
 LETTERS = "".join(sorted(set(selftest.TEXT)))
 
@@ -59,31 +59,34 @@ def test_random_networks_pass(tmp_path: Path) -> None:
         selftest.check_reading(policy)
 
 
-def sees_everything(attend: Tensor) -> Tensor:
-    return torch.ones(1, 1, attend.shape[1], attend.shape[1], dtype=torch.bool)
+def under(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor | None]) -> None:
+    """Run every network with `change(mask)` in place of its mask."""
+    real = Policy.states
+
+    def states(self: Policy, tokens: Tensor, mask: Tensor | None, place: Tensor, cache: Any = None) -> Tensor:
+        return real(self, tokens, None if mask is None else change(mask), place, cache)
+
+    monkeypatch.setattr(Policy, "states", states)
 
 
-def test_visible_padding_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for model_type in ("llama", "Dream", "sdar"):
-        save_policy(tiny(tmp_path, model_type), tmp_path / model_type)
-        load_policy(tmp_path / model_type)
-        with monkeypatch.context() as patch:
-            patch.setattr(policy_module, "bidirectional_mask", lambda attend: sees_everything(attend))
-            patch.setattr(policy_module, "block_causal_mask", lambda block, attend: sees_everything(attend))
-            with pytest.raises(UserError, match=r"padding moves the hidden states"):
-                load_policy(tmp_path / model_type)
-            load_policy(tmp_path / model_type, self_test=False)
+@pytest.mark.parametrize("model_type", ["llama", "Dream", "sdar"])
+def test_visible_padding_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str) -> None:
+    save_policy(tiny(tmp_path, model_type), tmp_path / "model")
+    load_policy(tmp_path / "model")
+    under(monkeypatch, torch.ones_like)
+    with pytest.raises(UserError, match=r"padding moves the hidden states"):
+        load_policy(tmp_path / "model")
+    load_policy(tmp_path / "model", self_test=False)
 
 
-def test_shifted_rotary_angles_do_not_matter_but_a_scrambled_grid_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_counted_from_the_padding_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_policy(tiny(tmp_path, "sdar"), tmp_path / "model")
 
-    def from_the_canvas(attend: Tensor, prompt_length: int, block: int, grid: str = "absolute") -> Tensor:
-        return torch.where(attend, torch.arange(attend.shape[1])[None] // (block - 1), -1)
+    def by_column(mask: Tensor) -> Tensor:
+        block = torch.arange(mask.shape[-1]) // 3
+        return mask & (block[None] <= block[:, None])
 
-    monkeypatch.setattr(policy_module, "block_ids", from_the_canvas)
+    under(monkeypatch, by_column)
     with pytest.raises(UserError, match="padding moves"):
         load_policy(tmp_path / "model")
 

@@ -17,6 +17,7 @@ from maskgrad.training.corpus import draw_block_masks, masked_loss
 from maskgrad.training.loop import TrainingRun
 from maskgrad.training.sft import SupervisedRun
 
+BASE = "maskgrad:base_sudoku_block_tiny"
 ARCHITECTURE: dict[str, Any] = {
     "model_type": "sdar",
     "block_size": 4,
@@ -43,17 +44,9 @@ def sft(**settings: Any) -> SftConfig:
     return sft_config("base_sudoku_block_tiny", merge(light, settings))
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A block model that writes digits, so that its rollouts earn different rewards."""
-    out = tmp_path_factory.mktemp("base") / "run"
-    SupervisedRun.new(sft(), out).train()
-    return out / "final"
-
-
-def config(base: Path, method: str, **settings: Any) -> RunConfig:
+def config(method: str, **settings: Any) -> RunConfig:
     light = {
-        "model": {"path": str(base)},
+        "model": {"path": BASE},
         "task": {"reward": "cells"},
         "rollout": {"prompts_per_batch": 2, "sampler": {"block_length": 4, "steps": 8}},
         "eval": {"count": 2},
@@ -64,9 +57,9 @@ def config(base: Path, method: str, **settings: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_takes_steps_on_a_block_model(method: str, base: Path, tmp_path: Path) -> None:
-    before = dict(load_policy(base).named_parameters())
-    run = TrainingRun.new(config(base, method), tmp_path / "run")
+def test_every_method_takes_steps_on_a_block_model(method: str, tmp_path: Path) -> None:
+    before = dict(load_policy(BASE).named_parameters())
+    run = TrainingRun.new(config(method), tmp_path / "run")
     run.start()
     updates = [r for r in read(tmp_path / "run" / "journal.jsonl") if r["event"] == "update"]
     assert len(updates) == 2 and not any(r["skipped"] for r in updates)
@@ -74,18 +67,18 @@ def test_every_method_takes_steps_on_a_block_model(method: str, base: Path, tmp_
     assert any(not torch.equal(p, before[name]) for name, p in run.policy.named_parameters())
 
 
-def test_the_grid_of_the_rollouts_is_the_grid_of_the_policy_and_of_the_reference(base: Path, tmp_path: Path) -> None:
+def test_the_grid_of_the_rollouts_is_the_grid_of_the_policy_and_of_the_reference(tmp_path: Path) -> None:
     settings = {"rollout": {"sampler": {"grid": "response"}}, "algorithm": {"beta": 0.04}}
-    run = TrainingRun.new(config(base, "diffu_grpo", **settings), tmp_path / "run")
+    run = TrainingRun.new(config("diffu_grpo", **settings), tmp_path / "run")
     assert run.reference is not None
     assert (run.policy.grid, run.reference.grid) == ("response", "response")
     run.start()
 
 
-def test_a_block_length_of_another_model_is_refused(base: Path, tmp_path: Path) -> None:
+def test_a_block_length_of_another_model_is_refused(tmp_path: Path) -> None:
     settings = {"rollout": {"sampler": {"block_length": 8}}}
     with pytest.raises(UserError, match="block_length 8 disagrees"):
-        TrainingRun.new(config(base, "stabledrl", **settings), tmp_path / "run")
+        TrainingRun.new(config("stabledrl", **settings), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
