@@ -46,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     sample = commands.add_parser("sample", help="complete prompts and show how the canvas was filled")
     _model_options(sample)
     sample.add_argument("--prompt", action="append", default=[], help="prompt text; may be repeated")
+    sample.add_argument("--prompt-ids", action="append", default=[], metavar="1,2,3", help="prompt as token ids")
     sample.add_argument("--task", help="take prompts from a task instead, as name or name:key=value,...")
     sample.add_argument("--count", type=_count, default=4, help="prompts to take from the task (default 4)")
     sample.add_argument("--trace", metavar="FILE", help="write every denoising step as JSON")
@@ -124,10 +125,24 @@ def _sampler_options(parser: argparse.ArgumentParser, several: dict[str, Any]) -
     limit = f"commit every token at least this confident instead of --steps{more}"
     add("--threshold", type=float, help=limit, **several)
     add("--temperature", type=float, help=f"of the token choice{more}", **several)
-    orders = ["low_confidence", "max_prob", "entropy", "margin", "random"]
+    orders = ["low_confidence", "max_prob", "entropy", "margin", "random", "sequential", "origin"]
     add("--remasking", choices=orders, help=f"order of the commits{more}", **several)
     add("--guidance", type=float, help="classifier-free guidance scale")
     add("--suppress-stop", choices=["none", "never", "delay"])
+    add("--steps-per-block", type=int, help="passes per block instead of --steps; with --threshold at least as many")
+    add("--top-k", type=int, help="draw from the k most probable ids")
+    add("--top-p", type=float, help="draw from the most probable ids that hold this mass")
+    add("--confidence", choices=["model", "sampling"], help="rank by the model's probabilities or by those drawn from")
+    add(
+        "--grid",
+        choices=["absolute", "response"],
+        help="blocks begin at the first prompt token | at the canvas",
+    )
+    add(
+        "--cache",
+        choices=["none", "exact", "prefix", "dual"],
+        help="reuse keys and values, see docs/caches.md",
+    )
 
 
 def _run_model_options(parser: argparse.ArgumentParser) -> None:

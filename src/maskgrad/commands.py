@@ -133,7 +133,15 @@ SAMPLER_OPTIONS = (
     "remasking",
     "guidance",
     "suppress_stop",
+    "steps_per_block",
+    "top_k",
+    "top_p",
+    "confidence",
+    "grid",
+    "cache",
 )
+#: Which of them say how many passes there are: one given replaces the model's own.
+PLANS = {"steps": ("threshold", "steps_per_block"), "threshold": ("steps",), "steps_per_block": ("steps",)}
 
 
 def sampler_settings(path: str, options: Mapping[str, Any]) -> Any:
@@ -150,11 +158,8 @@ def sampler_settings(path: str, options: Mapping[str, Any]) -> Any:
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("gen_length", values.get("gen_length")) != values.get("gen_length"):
         values = {name: v for name, v in values.items() if name not in ("block_length", "steps")}  # of another canvas
-    if "threshold" in given:
-        values.pop("steps", None)
-    if "steps" in given:
-        values.pop("threshold", None)
-    values |= given
+    replaced = {other for name in given for other in PLANS.get(name, ())}
+    values = {name: value for name, value in values.items() if name not in replaced} | given
     if "gen_length" not in values:
         raise UserError(f"{path} states no canvas length: give --gen-length")
     if isinstance(values.get("steps"), str):  # only an option can be one
@@ -162,13 +167,22 @@ def sampler_settings(path: str, options: Mapping[str, Any]) -> Any:
     return parse(SamplerConfig, values, "sampler options")
 
 
+def _token_ids(text: str) -> list[int]:
+    """`1,2,3` as token ids."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UserError(f"--prompt-ids {text!r} is not a list of token ids such as 1,2,3")
+    return [int(part) for part in parts]
+
+
 def sample(known: argparse.Namespace, rest: list[str]) -> int:
     no_rest(rest, "sample")
     writable(known.json)
     writable(known.trace)
     prompts: list[Any] = list(known.prompt)
-    if bool(prompts) == bool(known.task):
-        raise UserError("give --prompt TEXT (may be repeated) or --task NAME")
+    ids = [_token_ids(text) for text in known.prompt_ids]
+    if sum(map(bool, (prompts, ids, known.task))) != 1:
+        raise UserError("give --prompt TEXT or --prompt-ids IDS (either may be repeated), or --task NAME")
     if not all(str(prompt).strip() for prompt in prompts):
         raise UserError(f"--prompt {prompts!r} has an empty text: give every prompt some")
     if known.task:
@@ -180,20 +194,30 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     policy = load_model(known, known.model)
     import torch
 
-    from maskgrad.diffusion.batching import decode, prompt_batch, sample_in_chunks
+    from maskgrad.diffusion.batching import decode, id_batch, prompt_batch, sample_in_chunks
+    from maskgrad.diffusion.gap import journal_gap
+    from maskgrad.diffusion.grid import fitted
     from maskgrad.diffusion.sampler import Record
     from maskgrad.evaluation.trace import trace
 
-    batch = prompt_batch(policy, prompts, torch.arange(len(prompts)), known.max_prompt_length, sampler.gen_length)
+    sampler, prompts = fitted(policy, sampler), prompts or ids
+    limit, order = known.max_prompt_length, torch.arange(len(prompts))
+    build = id_batch if ids else prompt_batch
+    batch = build(policy, prompts, order, limit, sampler.gen_length)
     path = sample_in_chunks(policy, batch, sampler, known.seed, Record(), known.micro_batch)
-    texts = decode(policy, path.tokens)
+    # without a tokenizer the completion is its token ids
+    texts: list[Any] = path.tokens.tolist() if policy.tokenizer is None else decode(policy, path.tokens)
     for prompt, text in zip(prompts, texts, strict=True):
         print(f"{prompt}\n  -> {text}")
+    gap = journal_gap(policy, batch, path, sampler, known.seed)
+    if gap:
+        print(f"cache {sampler.cache}: log-probs are {gap['sampler_gap']:.3g} nats off those of the scorer on average")
     rows = [
-        {"prompt": p, "completion": t, "tokens": path.tokens[i].tolist()}
+        {"prompt": p, "completion": None if policy.tokenizer is None else t, "tokens": path.tokens[i].tolist()}
         for i, (p, t) in enumerate(zip(prompts, texts, strict=True))
     ]
-    write_json(known.json, {"model": known.model, "sampler": sampler.model_dump(mode="json"), "samples": rows})
+    about = {"model": known.model, "sampler": sampler.model_dump(mode="json"), **gap}
+    write_json(known.json, {**about, "samples": rows})
     if known.trace:
         write_json(known.trace, trace(policy, prompts, path, sampler))
     return 0

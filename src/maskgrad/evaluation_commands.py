@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,12 +101,14 @@ def _sampler_grid(known: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def _evaluate_model(
     known: argparse.Namespace, model: str, group: list[Cell], cells: list[Cell]
 ) -> list[dict[str, Any]]:
+    from maskgrad.diffusion.grid import fitted
     from maskgrad.evaluation.outputs import OutputsFile
     from maskgrad.evaluation.result import settings_hash
     from maskgrad.models.fingerprint import weights_hash
     from maskgrad.reporting.console import Console
 
     policy = load_model(known, model)
+    group = [replace(cell, sampler=fitted(policy, cell.sampler)) for cell in group]
     about = {"adapter": known.adapter, "weights": weights_hash(policy), "dtype": known.dtype, "device": known.device}
     about |= {"max_prompt_length": known.max_prompt_length}
     names = [

@@ -47,6 +47,7 @@ class Trajectory:
     one_shot: Tensor | None = None  # int32 [B,S,L]; greedy completion of the state before each pass
     proposals: Tensor | None = None  # int32 [B,S,L]; token proposed at every masked position of the active block, or -1
     forwards: int = 0  # sequences sent through the network
+    first_block: Tensor | None = None  # int64 [B]; canvas positions in the row's first block, None = whole blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class RolloutBatch:
     selected_weight: Tensor | None = None  # fp32 [B,K]; Horvitz-Thompson weight of the slot
     step_reward: Tensor | None = None  # fp32 [B,K]; rewards of the one-shot completions at the selected passes
     step_centred: Tensor | None = None  # fp32 [B,K]; step_reward minus the mean of the other members at the same pass
+    # int64 [B,L]; block of each canvas position, 0 = the canvas's first; None under full attention
+    block: Tensor | None = None
 
     @property
     def prompt_length(self) -> int:

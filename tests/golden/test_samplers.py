@@ -177,3 +177,45 @@ def test_threshold_parallel_decoding(policy, file: Path) -> None:
     )
     path = sample(policy, batch, config, KeyedNoise(0, batch.sample))
     assert torch.equal(torch.cat([prompt, path.tokens], 1), data["final"])
+
+
+def cached_runs() -> list[dict]:
+    index = json.loads((FAST / "index.json").read_text()) if FAST.is_dir() else []
+    named = [e for e in index if e["file"] and "_cache_" in e["file"]]
+    return [e for e in named if (FAST / f"{e['file']}.safetensors").is_file()]
+
+
+@pytest.mark.parametrize("entry", cached_runs(), ids=lambda e: e["file"])
+def test_prefix_and_dual_caches_equal_the_released_ones(policy, entry: dict) -> None:
+    """Every pass sees the same input and the same probabilities; the released code runs full blocks once more."""
+    data, mask = load_file(FAST / f"{entry['file']}.safetensors"), policy.special.mask
+    prompt = data["prompt"]
+    batch = PromptBatch(ids=prompt, real=torch.ones_like(prompt, dtype=torch.bool), sample=torch.arange(len(prompt)))
+    config = SamplerConfig(
+        gen_length=entry["gen_length"],
+        block_length=entry["block_length"],
+        steps=None if entry["threshold"] else entry["steps"],
+        threshold=entry["threshold"],
+        uneven="released",
+        stop_early=False,
+        cache="dual" if "dual" in entry["file"] else "prefix",
+    )
+    path = sample(policy, batch, config, KeyedNoise(0, batch.sample))
+    assert torch.equal(torch.cat([prompt, path.tokens], 1), data["final"])
+    calls = sorted({name.split(".")[0] for name in data if name.startswith("call")})
+    begin, step, block, total = 0, 0, entry["block_length"], prompt.shape[1] + entry["gen_length"]
+    for call in calls:
+        inputs, confidence = data[f"{call}.input_ids"][0], data[f"{call}.confidence64"][0]
+        if len(inputs) == total:  # the call that refreshes the cache, at the first block with a MASK
+            begin = (int((inputs == mask).nonzero()[0]) - prompt.shape[1]) // block * block + prompt.shape[1]
+        start = 0 if len(inputs) == total else begin
+        state = torch.where((path.commit_step < step) & (path.commit_step >= 0), path.tokens, mask)
+        state = torch.cat([prompt, state], 1)[0]
+        assert torch.equal(state[start : start + len(inputs)], inputs), f"input of {call}"
+        if not bool((state[begin : begin + block] == mask).any()):
+            continue
+        revealed = (path.commit_step[0] == step).nonzero().squeeze(1)
+        expected = confidence[prompt.shape[1] + revealed - start].to(torch.float32)
+        torch.testing.assert_close(path.commit_logp[0, revealed].exp(), expected, atol=1e-4, rtol=0, msg=call)
+        step += 1
+    assert path.passes.tolist() == [step]

@@ -18,6 +18,7 @@ from maskgrad.models.layout import SpecialIds
 
 class Toy(nn.Module):
     tokenizer = None
+    block = None  # sees everything
 
     def __init__(
         self,

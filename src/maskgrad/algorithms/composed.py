@@ -37,7 +37,7 @@ from maskgrad.algorithms.sockets import (
 )
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError
-from maskgrad.likelihood import bounds, elbo_views, views
+from maskgrad.likelihood import block_views, bounds, elbo_views, views
 from maskgrad.records import MaskedViews, RolloutBatch, Trajectory, Units
 
 
@@ -95,6 +95,8 @@ class Composed(Algorithm):
 
     def views(self, batch: RolloutBatch, sampler: SamplerConfig, seed: int, use: int) -> MaskedViews:
         view = self.view
+        if batch.block is not None and (found := self._block_views(batch, seed, use)) is not None:
+            return found
         options = view.model_dump(exclude={"name"})
         if isinstance(view, MeanFieldView):
             return views.mean_field(batch, seed, use, **options)
@@ -108,6 +110,15 @@ class Composed(Algorithm):
             return elbo_views.trace_slices(batch, **options)
         return views.selected_steps(batch, sampler, view.score)
 
+    def _block_views(self, batch: RolloutBatch, seed: int, use: int) -> MaskedViews | None:
+        """What a view means on a block-causal policy, where that differs: noise and slices are those of a block."""
+        view = self.view
+        if isinstance(view, BlockBoundView):
+            return block_views.block_elbo(batch, seed, use, draws=view.draws, pairing="antithetic")
+        if isinstance(view, ExactCountView):
+            return block_views.counted_pairs(batch, seed, use, draws=view.draws, coupled=view.coupled)
+        return block_views.block_slices(batch, shrink=view.shrink) if isinstance(view, TraceSlicesView) else None
+
     def units(self, logp: Tensor, views: MaskedViews, batch: RolloutBatch) -> Units:
         bound = self.bound
         if bound.name == "token":
@@ -117,10 +128,12 @@ class Composed(Algorithm):
         if bound.name == "step":
             return bounds.step_units(logp, views, batch.selected_weight)
         if bound.name == "sequence":
-            whole = isinstance(self.view, ExactCountView) and not self.view.live_only
+            whole = isinstance(self.view, ExactCountView) and not self.view.live_only and batch.block is None
             size = torch.full_like(batch.group, batch.live.shape[1]) if whole else batch.live.sum(1)
             return bounds.sequence_units(logp, views, size)
-        return bounds.sandwich_units(logp, views, batch.live, kind=bound.upper, beta=bound.beta_eubo, omega=bound.omega)
+        weighted = batch.block is not None and isinstance(self.view, BlockBoundView)
+        reduce = bounds.block_sandwich_units if weighted else bounds.sandwich_units
+        return reduce(logp, views, batch.live, kind=bound.upper, beta=bound.beta_eubo, omega=bound.omega)
 
     def advantage(self, batch: RolloutBatch) -> Tensor:
         credit, steps = self.credit, self._steps()

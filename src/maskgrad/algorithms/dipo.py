@@ -1,4 +1,4 @@
-"""DiPO (DiRL, arXiv 2512.22234) on full attention: TraceRL's slices with a token mean and an asymmetric clip.
+"""DiPO (DiRL, arXiv 2512.22234): TraceRL's slices with a token mean and an asymmetric clip.
 
     rho_k = exp(clamp(lp_k - lp_old_k, +-10)),   loss = (1/scored tokens) sum_k -min(rho A, clip(rho, .8, 1.28) A)
 
@@ -7,7 +7,7 @@ a reference (0 in the examples), old log-probs skipped when the update is on-pol
 Changed against the released code: the 0.08 is the explicit `clip_high`; groups without variance are not scored instead
 of being replaced by new prompts, and still count in the denominator. With equal clip sides and TraceRL's aggregation
 and KL it is TraceRL.
-Left out: blocks of SDAR (positions counted from 0, [clean | noisy] layout), the rollout server.
+Left out: the rollout server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DiPO(TraceRL):
     RELEASED = {"shrink": 1, "aggregation": "token_mean", "beta": 0.0, "clip_low": 0.8, "clip_high": 1.28}
 
     name: Literal["dipo"] = "dipo"  # type: ignore[assignment]
-    shrink: int = Field(default=1, ge=1)
+    shrink: int | None = Field(default=1, ge=1)
     clip_high: float = Field(default=1.28, ge=1)
     aggregation: Literal["slice_mean", "fixed_length", "token_mean"] = "token_mean"
     beta: float = Field(default=0.0, ge=0)

@@ -25,7 +25,7 @@ from maskgrad import randomness
 from maskgrad.algorithms import advantages, selection
 from maskgrad.algorithms.base import Algorithm
 from maskgrad.algorithms.objective import Objective
-from maskgrad.diffusion.reveal import TOKEN_FREE_RULES
+from maskgrad.diffusion.reveal import BLIND_RULES, TOKEN_FREE_RULES
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError
 from maskgrad.likelihood import bounds, views
@@ -71,8 +71,13 @@ class EGSPO(Algorithm):
             )
         if sampler.guidance > 0:
             raise UserError(f"rollout guidance {sampler.guidance} has no step kernel: set it to 0 for {self.name}")
+        if sampler.top_k > 0 or sampler.top_p < 1 or sampler.confidence != "model":
+            raise UserError(
+                f"rollouts with top_k {sampler.top_k}, top_p {sampler.top_p}, confidence {sampler.confidence!r} have "
+                f"no closed step kernel: use 0, 1.0 and 'model' for {self.name}"
+            )
         delayed = sampler.suppress_stop == "delay"
-        if self.score == "kernel" and delayed and sampler.remasking in TOKEN_FREE_RULES - {"random"}:
+        if self.score == "kernel" and delayed and sampler.remasking in TOKEN_FREE_RULES - BLIND_RULES:
             raise UserError(
                 f"suppress_stop 'delay' with remasking {sampler.remasking!r} has no closed kernel: "
                 "use remasking 'low_confidence' or suppress_stop 'never'"

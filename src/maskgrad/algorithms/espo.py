@@ -9,6 +9,7 @@ and reference scored on the masks of the current pass, k2 KL of the summed ELBO 
 The ratio is tempered: rho = (p / p_old)^(1/L).
 Changed against the released code: counts are stratified over the sample ids of the run, so over every global batch,
 instead of over a micro-batch; denominators are global; `coupled: false` really switches the complement off.
+On a block-causal policy counts are drawn inside each block and complements are taken there; only live tokens count.
 `compat: released` sets the recipe's KL weight.
 """
 
@@ -24,7 +25,7 @@ from maskgrad.algorithms.advantages import leave_one_out, sample_deviation
 from maskgrad.algorithms.base import Algorithm
 from maskgrad.algorithms.objective import Objective
 from maskgrad.diffusion.schedule import SamplerConfig
-from maskgrad.likelihood import bounds, elbo_views
+from maskgrad.likelihood import block_views, bounds, elbo_views
 from maskgrad.records import MaskedViews, RolloutBatch, Units
 
 
@@ -56,13 +57,16 @@ class ESPO(Algorithm):
         )
 
     def views(self, batch: RolloutBatch, sampler: SamplerConfig, seed: int, use: int) -> MaskedViews:
+        if batch.block is not None:
+            return block_views.counted_pairs(batch, seed, use, draws=self.draws, coupled=self.coupled)
         return elbo_views.exact_count(
             batch, seed, use, draws=self.draws, coupled=self.coupled, live_only=self.live_only
         )
 
     def units(self, logp: Tensor, views: MaskedViews, batch: RolloutBatch) -> Units:
         length = torch.full_like(batch.live[:, 0], batch.live.shape[1], dtype=torch.int64)
-        return bounds.sequence_units(logp, views, batch.live.sum(1) if self.live_only else length)
+        live_only = self.live_only or batch.block is not None
+        return bounds.sequence_units(logp, views, batch.live.sum(1) if live_only else length)
 
     def advantage(self, batch: RolloutBatch) -> Tensor:
         value = leave_one_out(batch.reward, batch.group)

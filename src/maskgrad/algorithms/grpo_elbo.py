@@ -7,6 +7,7 @@ size, and for A < 0 the clip does not hold them. `positives_only` is the control
 Kept: PPO clip, ratio of sequence estimates, A = R - mean. Choices the paper leaves open are settings: `proxy`
 (SPG's block bound or ESPO's exact-count ELBO), `ratio_scale`, `masks`.
 The ratio is bounded before exp, as in every method here.
+On a block-causal policy both proxies are the block-diffusion ELBO per token (`block_views.block_elbo`).
 No released code of its own; there is nothing for `compat` to restore.
 """
 
@@ -22,7 +23,7 @@ from maskgrad.algorithms.advantages import centred
 from maskgrad.algorithms.base import Algorithm
 from maskgrad.algorithms.objective import Objective
 from maskgrad.diffusion.schedule import SamplerConfig
-from maskgrad.likelihood import bounds, elbo_views, views
+from maskgrad.likelihood import block_views, bounds, elbo_views, views
 from maskgrad.records import MaskedViews, RolloutBatch, Units
 
 
@@ -61,11 +62,15 @@ class GRPOElbo(Algorithm):
         )
 
     def views(self, batch: RolloutBatch, sampler: SamplerConfig, seed: int, use: int) -> MaskedViews:
+        if batch.block is not None:
+            return block_views.counted_pairs(batch, seed, use, draws=self.draws, coupled=self.coupled)
         if self.proxy == "exact_count":
             return elbo_views.exact_count(batch, seed, use, draws=self.draws, coupled=self.coupled)
         return views.block_bound(batch, seed, use, draws=self.draws, block=self.block, p_context=self.p_context)
 
     def units(self, logp: Tensor, views: MaskedViews, batch: RolloutBatch) -> Units:
+        if batch.block is not None:
+            return bounds.block_sandwich_units(logp, views, batch.live, kind="elbo", beta=1.0, omega=0.0)
         if self.proxy == "exact_count":
             length = torch.full_like(batch.group, batch.live.shape[1])
             return bounds.sequence_units(logp, views, length)

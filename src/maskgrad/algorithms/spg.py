@@ -9,6 +9,7 @@ Changed against the released code: blocks are drawn without replacement among th
 released: a permutation of all blocks modulo the used ones, which is biased and repeats); ragged canvases work; the
 prompt mask never touches padding; a probability that underflows stays in the EUBO; sums of lengths are global; both
 LLaDA stop tokens end a completion. `compat: released` restores the block choice and the recipe.
+On a block-causal policy the masks are those of `block_views.block_elbo` and the bounds are weighted per block.
 Left out: masking rates other than U(0, 1).
 """
 
@@ -23,7 +24,8 @@ from maskgrad.algorithms.advantages import centred
 from maskgrad.algorithms.base import Algorithm
 from maskgrad.algorithms.objective import Objective
 from maskgrad.diffusion.schedule import SamplerConfig
-from maskgrad.likelihood import bounds, views
+from maskgrad.likelihood import block_views, bounds, views
+from maskgrad.likelihood.block_views import Pairing
 from maskgrad.records import MaskedViews, RolloutBatch, Units
 
 
@@ -40,6 +42,7 @@ class SPG(Algorithm):
     p_context: float = Field(default=0.15, ge=0, le=1)
     score_later_blocks: bool = True
     score_context: bool = True
+    pairing: Pairing = "antithetic"  # block-causal policies: how the draws of a sequence depend on each other
     score: Literal["mix", "elbo", "eubo", "zero"] = "mix"  # bound of samples with A <= 0
     beta_eubo: float = Field(default=1.5, gt=0)  # 1.0 on Sudoku; EUBO runs: Countdown 2.0
     omega: float = Field(default=0.5, ge=0, le=1)
@@ -48,6 +51,8 @@ class SPG(Algorithm):
         return Objective(form="score", coef="length_mean", weights="none")
 
     def views(self, batch: RolloutBatch, sampler: SamplerConfig, seed: int, use: int) -> MaskedViews:
+        if batch.block is not None:
+            return block_views.block_elbo(batch, seed, use, draws=self.draws, pairing=self.pairing)
         return views.block_bound(
             batch,
             seed,
@@ -62,7 +67,8 @@ class SPG(Algorithm):
         )
 
     def units(self, logp: Tensor, views: MaskedViews, batch: RolloutBatch) -> Units:
-        return bounds.sandwich_units(logp, views, batch.live, kind=self.score, beta=self.beta_eubo, omega=self.omega)
+        reduce = bounds.sandwich_units if batch.block is None else bounds.block_sandwich_units
+        return reduce(logp, views, batch.live, kind=self.score, beta=self.beta_eubo, omega=self.omega)
 
     def advantage(self, batch: RolloutBatch) -> Tensor:
         return centred(batch.reward, batch.group)

@@ -1,4 +1,4 @@
-"""StableDRL (arXiv 2603.06743), full attention: stable policy updates from noisy likelihood ratios.
+"""StableDRL (arXiv 2603.06743): stable policy updates from noisy likelihood ratios.
 
     grad J = E[ sum_j w_j A_j grad score_j ],  w_j = C_j / sum_i C_i,  C_i = clip(rho_i, clip_low, clip_high)
     rho_i = exp(ELBO_new - ELBO_old), detached;  score_i = ELBO if A_i > 0 else omega EUBO + (1-omega) ELBO
@@ -9,7 +9,9 @@ Changed against the released code: old and new ELBO share their masks by default
 ratio of the first update exactly 1; the block is drawn without replacement among the used ones; softmax per group
 instead of per micro-batch; cap 6 = 1 + eps of the paper's eps = 5 (released: 5); denominators are global.
 `compat: released` restores the released settings (fresh numerator masks, cap 5, token scale).
-Left out here: staircase attention for block-causal models.
+On a block-causal policy the likelihood is the block-diffusion ELBO of section 6 (`block_views.block_elbo`): independent
+noise in every block, all blocks in one staircase pass; `draws` and `pairing` then describe the masks, and `mode`,
+`block`, `p_context` and `score_later_blocks`/`score_context` do not apply.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from maskgrad.algorithms.advantages import centred
 from maskgrad.algorithms.base import Algorithm
 from maskgrad.algorithms.objective import Objective
 from maskgrad.diffusion.schedule import SamplerConfig
-from maskgrad.likelihood import bounds, views
+from maskgrad.likelihood import block_views, bounds, views
+from maskgrad.likelihood.block_views import Pairing
 from maskgrad.records import MaskedViews, RolloutBatch, Units
 
 
@@ -39,6 +42,7 @@ class StableDRL(Algorithm):
     p_context: float = Field(default=0.15, ge=0, le=1)
     score_later_blocks: bool = True
     score_context: bool = True
+    pairing: Pairing = "antithetic"  # block-causal policies: how the draws of a sequence depend on each other
     score: Literal["mix", "elbo", "eubo", "zero"] = "mix"  # bound of samples with A <= 0
     beta_eubo: float = Field(default=1.5, gt=0)
     omega: float = Field(default=0.5, ge=0, le=1)
@@ -70,6 +74,8 @@ class StableDRL(Algorithm):
         )
 
     def views(self, batch: RolloutBatch, sampler: SamplerConfig, seed: int, use: int) -> MaskedViews:
+        if batch.block is not None:
+            return block_views.block_elbo(batch, seed, use, draws=self.draws, pairing=self.pairing)
         return views.block_bound(
             batch,
             seed,
@@ -83,7 +89,8 @@ class StableDRL(Algorithm):
         )
 
     def units(self, logp: Tensor, views: MaskedViews, batch: RolloutBatch) -> Units:
-        return bounds.sandwich_units(logp, views, batch.live, kind=self.score, beta=self.beta_eubo, omega=self.omega)
+        reduce = bounds.sandwich_units if batch.block is None else bounds.block_sandwich_units
+        return reduce(logp, views, batch.live, kind=self.score, beta=self.beta_eubo, omega=self.omega)
 
     def advantage(self, batch: RolloutBatch) -> Tensor:
         return centred(batch.reward, batch.group, None if self.reward_std == "none" else self.reward_std)

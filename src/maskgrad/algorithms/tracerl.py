@@ -1,4 +1,4 @@
-"""TraceRL (dLLM-RL, arXiv 2509.06949) on full attention: token ratios at the states of the recorded trajectory.
+"""TraceRL (dLLM-RL, arXiv 2509.06949): token ratios at the states of the recorded trajectory.
 
     slice n: every `shrink` consecutive distinct steps; scored = its live tokens, hidden = tokens of step >= its first
     rho_k = exp(clamp(lp_k - lp_old_k, +-10))
@@ -10,7 +10,10 @@ With one update per batch the ratio is 1 and the KL has no gradient: set `miniba
 Changed against the released code: the log-ratio is always bounded (released: not for LLaDA and Dream); old log-probs
 come from the scorer on the same views; `fixed_length` divides by the canvas instead of the longest response of the
 set, a constant; stop-token positions count as live, padding behind it never does (`post_num` 0).
-Left out: the [clean | noisy] layout of block-causal models (SDAR), the value model, filtering prompts by accuracy.
+On a block-causal policy steps are counted inside each block and slice n shows slice n of all blocks, each beside the
+clean text before it (`block_views.block_slices`): the conditionals the sampler drew from. The release uses
+`aggregation: fixed_length` and `kl_sum: false` there.
+Left out: the value model, filtering prompts by accuracy.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from maskgrad.algorithms.base import Algorithm
 from maskgrad.algorithms.objective import Coefficient, Objective
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError
-from maskgrad.likelihood import bounds, elbo_views
+from maskgrad.likelihood import block_views, bounds, elbo_views
 from maskgrad.records import MaskedViews, RolloutBatch, Units
 
 COEFFICIENT: dict[str, Coefficient] = {
@@ -36,11 +39,11 @@ COEFFICIENT: dict[str, Coefficient] = {
 
 
 class TraceRL(Algorithm):
-    RELEASED = {"shrink": 8, "aggregation": "slice_mean", "beta": 0.01, "kl_sum": True}
+    RELEASED = {"aggregation": "slice_mean", "beta": 0.01, "kl_sum": True}
 
     name: Literal["tracerl"] = "tracerl"
     masks: Literal["shared"] = "shared"  # type: ignore[assignment]  # the states are recorded, nothing is drawn
-    shrink: int = Field(default=8, ge=1)  # passes per slice
+    shrink: int | None = Field(default=None, ge=1)  # passes per slice; None: 1 on block-causal policies, else 8
     clip_low: float = Field(default=0.8, ge=0, le=1)
     clip_high: float = Field(default=1.2, ge=1)
     aggregation: Literal["slice_mean", "fixed_length", "token_mean"] = "slice_mean"
@@ -77,7 +80,9 @@ class TraceRL(Algorithm):
         )
 
     def views(self, batch: RolloutBatch, sampler: SamplerConfig, seed: int, use: int) -> MaskedViews:
-        return elbo_views.trace_slices(batch, shrink=self.shrink)
+        if batch.block is not None:
+            return block_views.block_slices(batch, shrink=self.shrink or 1)
+        return elbo_views.trace_slices(batch, shrink=self.shrink or 8)
 
     def units(self, logp: Tensor, views: MaskedViews, batch: RolloutBatch) -> Units:
         return bounds.slice_units(logp, views)

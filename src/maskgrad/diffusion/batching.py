@@ -36,7 +36,14 @@ def prompt_batch(
     tokenizer = policy.need_tokenizer()
     known: dict[str, list[int]] = {}  # a group of rollouts shares its prompt
     rows = [known.get(str(p)) or known.setdefault(str(p), encode_prompt(tokenizer, p)) for p in prompts]
-    for row in known.values():
+    return id_batch(policy, rows, sample_ids, limit, gen_length)
+
+
+def id_batch(policy: Policy, rows: Sequence[list[int]], sample_ids: Tensor, limit: int, gen_length: int) -> PromptBatch:
+    """Left-padded prompts given as token ids, with their stream ids int64 [B]. For checkpoints without a tokenizer."""
+    for row in {id(row): row for row in rows}.values():
+        if unknown := [token for token in row if not 0 <= token < policy.vocab_rows]:
+            raise UserError(f"token id {unknown[0]} is none of the {policy.vocab_rows} in the vocabulary: leave it out")
         check_prompt_length(row, limit)
         check_window(policy, len(row), gen_length)
     ids, real = left_pad(rows, policy.special.pad)

@@ -1,53 +1,29 @@
-"""Semi-autoregressive masked-diffusion sampler (LLaDA 2502.09992, section 2.4; d1 2504.12216).
+"""Semi-autoregressive masked-diffusion sampler (LLaDA 2502.09992, section 2.4; Dream 2508.15487; SDAR 2510.06303).
 
 Every row walks through its own blocks at its own pace and draws from its own random stream, so a rollout is the
-same whatever batch it is part of. Each pass runs the network on the whole canvas (later blocks visible as MASK) and
-the output head only at the masked positions that are read.
+same whatever batch it is part of. The network decides what a pass sees: under full attention the whole canvas, later
+blocks as MASK; under block-causal attention the prompt and the blocks up to the active one. The output head runs only
+at the masked positions that are read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from maskgrad import randomness
 from maskgrad.diffusion import reveal
+from maskgrad.diffusion.grid import Rows, cache_of, settle
+from maskgrad.diffusion.network import Pass, network_for
+from maskgrad.diffusion.noise import KeyedNoise, Noise
+from maskgrad.diffusion.proposals import Proposer
 from maskgrad.diffusion.schedule import SamplerConfig
-from maskgrad.errors import BrokenModel
 from maskgrad.models.policy import Policy
 from maskgrad.records import PromptBatch, Trajectory
 
-#: Largest number of logits held at once; positions are processed in chunks below it.
-LOGIT_CHUNK = 2**25
-
-
-class Noise(Protocol):
-    """Source of the uniform draws of a run. `row`, `step`, `position` are int64 [n]."""
-
-    def token(self, row: Tensor, step: Tensor, position: Tensor, vocab: int) -> Tensor: ...
-
-    def order(self, row: Tensor, step: Tensor, position: Tensor) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class KeyedNoise:
-    """Draws named by (seed, sample id, pass, canvas position): independent of batch, padding and rank."""
-
-    seed: int
-    sample: Tensor
-
-    def _keys(self, purpose: str, row: Tensor, step: Tensor, position: Tensor) -> Tensor:
-        keys = randomness.row_keys(self.seed, purpose, self.sample)[row]
-        return randomness.fold(randomness.fold(keys, step), position)
-
-    def token(self, row: Tensor, step: Tensor, position: Tensor, vocab: int) -> Tensor:
-        return randomness.uniform(self._keys("sampler.token", row, step, position), vocab)
-
-    def order(self, row: Tensor, step: Tensor, position: Tensor) -> Tensor:
-        return randomness.uniform(self._keys("sampler.order", row, step, position), 1).squeeze(1)
+__all__ = ["KeyedNoise", "Noise", "Record", "sample"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +31,9 @@ class Record:
     """What to keep beyond the commit map."""
 
     statistics: bool = True  # entropies and rank floors per pass
-    one_shot: bool = False  # greedy completion of every state (runs the head on the whole canvas)
+    #: Greedy completion of every state: runs the head on the whole canvas. A block-causal network predicts each later
+    #: block from the blocks before it, the active one as it is and those between as MASK.
+    one_shot: bool = False
     proposals: bool = False
 
 
@@ -75,79 +53,68 @@ def sample(
 
 
 class _Run:
-    """State of one sampling call. B rows, canvas L, window W = block length."""
+    """State of one sampling call. B rows, canvas L, W = block length."""
 
     def __init__(self, policy: Policy, prompts: PromptBatch, config: SamplerConfig, noise: Noise, record: Record):
-        self.policy, self.config, self.noise, self.record = policy, config, noise, record
-        device = policy.device
-        self.prompts = prompts
-        rows, length, steps = len(prompts), config.gen_length, config.max_passes
+        self.policy, self.config, self.record, self.noise = policy, config, record, noise
+        device, rows, length = policy.device, len(prompts), config.gen_length
+        grid = settle(policy, config)
+        self.rows = Rows.of(prompts, config.block, length, grid)
+        self.network = network_for(
+            policy, prompts, length, config.block, grid, cache_of(policy, config), config.guidance > 0
+        )
+        self.proposer = Proposer(policy, config, noise, record.statistics)
         self.canvas = torch.full((rows, length), policy.special.mask, dtype=torch.int64, device=device)
         self.hidden = torch.ones(rows, length, dtype=torch.bool, device=device)
         self.commit_step = torch.full((rows, length), -1, dtype=torch.int64, device=device)
         self.commit_logp = torch.zeros(rows, length, device=device)
         self.block = torch.zeros(rows, dtype=torch.int64, device=device)  # active block of each row
         self.step = torch.zeros_like(self.block)  # passes taken
-        self.step_in_block = torch.zeros_like(self.block)
+        self.step_in_block = torch.zeros_like(self.block)  # place in the block's plan
+        self.fresh = torch.ones(rows, dtype=torch.bool, device=device)  # the next pass is the first of its block
         self.done = torch.zeros(rows, dtype=torch.bool, device=device)
         self.stops = torch.tensor(policy.special.stops, device=device)
-        commits = config.commits()
-        width = max(len(c) for c in commits)
-        self.quota = torch.tensor([c + [0] * (width - len(c)) for c in commits], device=device)
+        first, self.plan_of = torch.unique(self.rows.first, return_inverse=True)
+        self.plan = plans(config, first.tolist()).to(device)
+        steps = max(config.most_passes(f) for f in first.tolist())
         names = ("revealed", "masked", "floor", "h_revealed", "h_masked", "j_revealed", "j_masked")
         self.stats = {name: torch.zeros(rows, steps, device=device) for name in names}
         self.one_shot = torch.zeros(rows, steps, length, dtype=torch.int32, device=device) if record.one_shot else None
         self.proposed = (
             torch.full((rows, steps, length), -1, dtype=torch.int32, device=device) if record.proposals else None
         )
-        self.forwards = 0
-        #: Ids that must not be proposed; the normaliser of the confidence stays the full one.
-        never = config.suppress_stop == "never"
-        self.banned = policy.forbidden | policy.stop_mask if never else policy.forbidden
-        self.delayed = policy.stop_mask if config.suppress_stop == "delay" else None
 
     def open_rows(self) -> Tensor:
         return (~self.done).nonzero().squeeze(1)
 
     def window(self, rows: Tensor) -> Tensor:
         """Masked positions of each row's active block, bool [R,L]."""
-        block = torch.arange(self.config.gen_length, device=rows.device) // self.config.block
-        return self.hidden[rows] & (block == self.block[rows][:, None])
+        return self.hidden[rows] & (self.rows.number(rows) == self.block[rows][:, None])
 
-    def hidden_states(self, rows: Tensor, read: Tensor) -> Tensor:
-        """Hidden states [n,d] (or [2n,d] with guidance) at the canvas positions `read` bool [R,L]."""
-        prompt, real = self.prompts.ids[rows], self.prompts.real[rows]
-        tokens = torch.cat([prompt, self.canvas[rows]], 1)
-        attend = torch.cat([real, torch.ones_like(self.canvas[rows], dtype=torch.bool)], 1)
-        if self.config.guidance > 0:
-            blank = torch.where(real, self.policy.special.mask, prompt)
-            tokens = torch.cat([tokens, torch.cat([blank, self.canvas[rows]], 1)])
-            attend, read = torch.cat([attend, attend]), torch.cat([read, read])
-        self.forwards += len(tokens)
-        return self.policy.hidden_at(tokens, attend, read)
-
-    def logits(self, states: Tensor) -> Tensor:
-        if self.config.guidance == 0:
-            return self.policy.logits(states)
-        conditional, unconditional = self.policy.logits(states).chunk(2)
-        return unconditional + (self.config.guidance + 1) * (conditional - unconditional)
+    def ask(self, rows: Tensor, read: Tensor) -> Pass:
+        begin = self.rows.begin(rows, self.block[rows])
+        length = self.config.gen_length
+        end = (begin + self.config.block).clamp(max=length)
+        return Pass(
+            rows=rows,
+            canvas=self.canvas[rows],
+            read=read,
+            begin=begin,
+            end=torch.full_like(end, length) if self.record.one_shot else end,
+            block=self.block[rows],
+            fresh=self.fresh[rows],
+        )
 
     def advance(self, rows: Tensor) -> None:
         """One pass over the open rows: propose at every masked position of the block, commit the best."""
         window = self.window(rows)
+        if self.config.remasking == "origin":
+            self.skip_empty_passes(rows, window)
         read = self.hidden[rows] if self.record.one_shot else window
-        states = self.hidden_states(rows, read)
+        states = self.network.states(self.ask(rows, read))
         row, position = read.nonzero(as_tuple=True)
-        inside = window[read]
-        size = max(1, LOGIT_CHUNK // self.policy.vocab_rows)
-        pieces = []
-        for start in range(0, len(row), size):
-            part = slice(start, start + size)
-            chunk = states[: len(row)][part]
-            if self.config.guidance > 0:
-                chunk = torch.cat([chunk, states[len(row) :][part]])
-            pieces.append(self.read_positions(self.logits(chunk), rows[row[part]], position[part], inside[part]))
-        flat = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+        clock = self.step_in_block if self.config.remasking == "origin" else self.step
+        flat = self.proposer.read(states, rows[row], clock[rows[row]], position, window[read])
 
         def spread(name: str, fill: float) -> Tensor:
             out = torch.full(read.shape, fill, dtype=flat[name].dtype, device=read.device)
@@ -166,41 +133,31 @@ class _Run:
         self.step[rows] += 1
         self.close_blocks(rows)
 
-    def read_positions(self, logits: Tensor, row: Tensor, position: Tensor, inside: Tensor) -> dict[str, Tensor]:
-        """Greedy token of each position; proposal, rank value and statistics of those `inside` the active block."""
-        config, vocab = self.config, logits.shape[-1]
-        if not bool(logits.amax(-1).isfinite().all()):
-            raise BrokenModel("the network's logits are not finite: its weights are broken")
-        greedy_everywhere = logits.masked_fill(self.banned, -torch.inf).argmax(-1)
-        if not bool(inside.all()):
-            logits, row, position = logits[inside], row[inside], position[inside]
-        logp = logits.log_softmax(-1)
-        allowed = logits.masked_fill(self.banned, -torch.inf)
-        greedy = greedy_everywhere[inside]
-        step = self.step[row]
-        tempered, token = logp, greedy
-        if config.temperature > 0:
-            noise = self.noise.token(row, step, position, vocab)
-            token = (allowed.to(torch.float64) - config.temperature * torch.log(-torch.log(noise))).argmax(-1)
-            tempered = (allowed / config.temperature).log_softmax(-1)
-        order = self.noise.order(row, step, position) if config.remasking == "random" else logp[:, 0]
-        out = {
-            "token": token,
-            "greedy": greedy_everywhere,
-            "logp": tempered.gather(1, token[:, None]).squeeze(1),
-            "rank": reveal.rank_value(config.remasking, logp, token, self.delayed, order),
-        }
-        if self.record.statistics:
-            out["entropy"] = reveal.entropy(logp)
-            out["joint"] = reveal.entropy(tempered) if config.temperature > 0 else out["entropy"]
-        return out
+    def planned(self, rows: Tensor) -> Tensor:
+        """The plan's entry for the next pass of each row: a count, or for order `origin` a probability."""
+        return self.plan[self.plan_of[rows], self.block[rows], self.step_in_block[rows]]
+
+    def skip_empty_passes(self, rows: Tensor, window: Tensor) -> None:
+        """Order `origin` draws who is committed; go on to the next point of time at which somebody is."""
+        row, position = window.nonzero(as_tuple=True)
+        while True:
+            draw = self.noise.order(rows[row], self.step_in_block[rows[row]], position)
+            hit = torch.zeros_like(rows, dtype=torch.bool)
+            hit[row[draw < self.planned(rows)[row]]] = True
+            if bool(hit.all()):
+                return
+            self.step_in_block[rows[~hit]] += 1
 
     def count(self, rows: Tensor, window: Tensor, value: Tensor) -> Tensor:
         """How many positions each row commits in this pass, int64 [R]. A delayed stop token is never sure."""
+        if self.config.remasking == "origin":  # ranked by -draw
+            return (window & (-value < self.planned(rows)[:, None])).sum(1)
         if self.config.threshold is None:
-            return self.quota[self.block[rows], self.step_in_block[rows]]
+            return self.planned(rows).to(torch.int64)
         sure = (window & (value >= self.config.threshold)).sum(1)
-        return sure.clamp(min=1)
+        if self.config.steps_per_block is None:
+            return sure.clamp(min=1)
+        return torch.maximum(sure, self.planned(rows).to(torch.int64))
 
     def commit(self, rows: Tensor, window: Tensor, chosen: Tensor, token: Tensor, logp: Tensor) -> None:
         if not bool((chosen.any(1) | ~window.any(1)).all()):
@@ -225,9 +182,11 @@ class _Run:
         """Move rows whose block is full to the next block; finish rows at the end or behind a stop token."""
         full = rows[~self.window(rows).any(1)]
         self.step_in_block[rows] += 1
+        self.fresh[rows] = False
         self.block[full] += 1
         self.step_in_block[full] = 0
-        finished = self.block[full] >= self.config.blocks
+        self.fresh[full] = True
+        finished = self.block[full] >= self.rows.count[full]
         if self.config.stop_early:
             finished |= torch.isin(self.canvas[full], self.stops).any(1)
         self.done[full] = finished
@@ -251,5 +210,22 @@ class _Run:
             joint_masked=cut["j_masked"],
             one_shot=None if self.one_shot is None else self.one_shot[:, :steps],
             proposals=None if self.proposed is None else self.proposed[:, :steps],
-            forwards=self.forwards,
+            forwards=self.network.forwards,
+            first_block=self.rows.first,
         )
+
+
+def plans(config: SamplerConfig, firsts: list[int]) -> Tensor:
+    """Plan of each kind of row, fp32 [kinds, blocks, passes], 0 past the end of a block's own plan.
+
+    `firsts`: canvas positions in the first block, one kind of row each.
+    """
+    made: list[Sequence[Sequence[float]]] = [  # counts are exact as floats
+        config.rates(f) if config.remasking == "origin" else config.commits(f) for f in firsts
+    ]
+    blocks, width = max(map(len, made)), max(len(passes) for plan in made for passes in plan)
+    out = torch.zeros(len(made), blocks, width)
+    for kind, plan in enumerate(made):
+        for block, passes in enumerate(plan):
+            out[kind, block, : len(passes)] = torch.tensor(passes, dtype=torch.float32)
+    return out

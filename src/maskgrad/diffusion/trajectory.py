@@ -25,12 +25,19 @@ def revealed_at(trajectory: Trajectory, steps: Tensor) -> Tensor:
     return (trajectory.commit_step[:, None, :].to(torch.int64) == steps[:, :, None]) & (steps[:, :, None] >= 0)
 
 
+def block_numbers(trajectory: Trajectory, block_length: int) -> Tensor:
+    """Block of each canvas position on the row's own grid, int64 [B,L]."""
+    rows, length = trajectory.tokens.shape
+    position = torch.arange(length, device=trajectory.tokens.device).expand(rows, length)
+    if trajectory.first_block is None:
+        return position // block_length
+    return (position + block_length - trajectory.first_block[:, None]) // block_length
+
+
 def active_block(trajectory: Trajectory, steps: Tensor, block_length: int) -> Tensor:
     """Positions of the block that each pass worked in. bool [B,K,L]."""
-    revealed = revealed_at(trajectory, steps)
-    length = revealed.shape[-1]
-    block = torch.arange(length, device=revealed.device) // block_length
-    worked = torch.where(revealed, block, -1).amax(-1)
+    block = block_numbers(trajectory, block_length)[:, None]
+    worked = torch.where(revealed_at(trajectory, steps), block, -1).amax(-1)
     return block == worked[..., None]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from maskgrad.diffusion.batching import check_window, decode, prompt_batch, sample_in_chunks
+from maskgrad.diffusion.gap import journal_gap
 from maskgrad.diffusion.sampler import Record
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError
@@ -73,11 +74,12 @@ def evaluate(
     keys = [(seed + r, i) for r in range(repeats) for i in range(len(examples))]
     missing = [key for key in keys if outputs.get(key[0], examples[key[1]]) is None]
     done = len(keys) - len(missing)
+    gaps: list[float] = []  # of an approximate cache, one per batch
     for r in range(repeats):
         places = [i for stream, i in missing if stream == seed + r]
         for start in range(0, len(places), micro_batch):
             part = places[start : start + micro_batch]
-            outputs.add(_sample(policy, examples, part, sampler, seed + r, max_prompt_length))
+            outputs.add(_sample(policy, examples, part, sampler, seed + r, max_prompt_length, gaps))
             done += len(part)
             if progress is not None:
                 progress(done, len(keys))
@@ -85,6 +87,8 @@ def evaluate(
     repeated = [examples[i] for _, i in keys]
     grades = task.grade_batch(repeated, [found.completion for found in finished])
     result = summary(task, split, sampler, grades, seed)
+    if gaps:
+        result["sampler_gap"] = sum(gaps) / len(gaps)
     result["time"] = {"seconds": time.perf_counter() - started}
     items = [graded_row(f, g) for f, g in zip(finished, grades, strict=True)]
     return Evaluation(result, items, repeated, grades)
@@ -97,6 +101,7 @@ def _sample(
     sampler: SamplerConfig,
     seed: int,
     max_prompt_length: int,
+    gaps: list[float],
 ) -> list[Finished]:
     """One completion for each of the examples at `places`. The place names the random stream, whatever the batch."""
     part = [examples[i] for i in places]
@@ -104,6 +109,7 @@ def _sample(
         policy, [e.prompt for e in part], torch.tensor(places), max_prompt_length, sampler.gen_length
     )
     path = sample_in_chunks(policy, prompts, sampler, seed, Record(statistics=False), len(part))
+    gaps.extend(journal_gap(policy, prompts, path, sampler, seed).values())
     texts = decode(policy, path.tokens)
     return [
         Finished(e.id, seed, e.prompt, dict(e.columns), text, tokens)

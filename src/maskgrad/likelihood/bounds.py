@@ -86,6 +86,33 @@ def eubo_per_token(logp: Tensor, scored: Tensor, live: Tensor, beta: float) -> T
     return torch.where(union, inner, 0.0).sum(-1) / (beta * union.sum(-1).clamp(min=1))
 
 
+def block_sandwich_units(
+    logp: Tensor, views: MaskedViews, live: Tensor, *, kind: str, beta: float, omega: float
+) -> Units:
+    """Bounds of SPG and StableDRL on the views of `block_views.block_elbo`, per live token; U = 1.
+
+    lower = (1/|live|) sum_n sum_k w_nk lp_nk, the block-diffusion ELBO per token; the weights hold 1/N and 1/tau.
+    EUBO_hat = (1/(beta |U|)) sum_{k in U} log sum_n w_nk exp(beta lp_nk), U = positions that a view scores (SPG
+    2510.09541 eq. 8, with tau per block). upper = ELBO | EUBO | mix | zero as in `sandwich_units`.
+    """
+    weight = views.weight.to(logp.dtype)
+    size = live.sum(-1).clamp(min=1).to(logp.dtype)
+    elbo = torch.where(views.scored, weight * logp, 0.0).sum((1, 2)) / size
+    union = views.scored.any(1)
+    scaled = torch.where(views.scored, beta * logp + weight.clamp(min=1e-30).log(), -torch.inf)
+    inner = torch.where(union[:, None], scaled, 0.0).logsumexp(1)
+    eubo = torch.where(union, inner, 0.0).sum(-1) / (beta * union.sum(-1).clamp(min=1))
+    upper = {"elbo": elbo, "zero": torch.zeros_like(elbo), "eubo": eubo, "mix": omega * eubo + (1 - omega) * elbo}
+    return Units(
+        lower=elbo[:, None],
+        upper=upper[kind][:, None],
+        mask=union.any(-1)[:, None],
+        size=size[:, None],
+        per_token=True,
+        views=views.fingerprint(),
+    )
+
+
 def sandwich_units(logp: Tensor, views: MaskedViews, live: Tensor, *, kind: str, beta: float, omega: float) -> Units:
     """Per-token sequence bounds of SPG and StableDRL; U = 1. lower = ELBO, upper = ELBO | EUBO | mix | zero.
 

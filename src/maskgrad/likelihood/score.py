@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from maskgrad.errors import BrokenModel
 from maskgrad.likelihood import exact, kernel
+from maskgrad.likelihood.states import states_at
 from maskgrad.models.adapters import as_reference
 from maskgrad.models.policy import Policy
 from maskgrad.records import MaskedViews, RolloutBatch
@@ -42,13 +43,12 @@ def score_rows(
 
     With an `anchor` [R,L,2]: the log-probs, and the exact KL to its policy at the scored positions.
     """
-    tokens, hidden = batch.tokens[row], views.hidden[row, view]
+    hidden = views.hidden[row, view]
     target = batch.completion[row] if views.target is None else views.target[row, view]
     scored = views.scored[row, view]
     tail = torch.zeros_like(scored) if views.tail is None else views.tail[row, view]
     read = scored | tail
-    inputs = torch.where(hidden, policy.special.mask, tokens)
-    states = _states(policy, batch, views, row, inputs, read)
+    states = states_at(policy, batch, row, hidden, read, views.guidance > 0)
     at_row, position = read.nonzero(as_tuple=True)
     values = _read(policy, views, states, at_row, position, target[read], scored[read], len(row))
     if not bool(values.isfinite().all()):
@@ -58,7 +58,7 @@ def score_rows(
     if anchor is None:
         return out
     with torch.no_grad(), as_reference(anchor.policy, policy):
-        other = _states(anchor.policy, batch, views, row, inputs, scored)
+        other = states_at(anchor.policy, batch, row, hidden, scored, views.guidance > 0)
 
     def divergences(mine: Tensor, theirs: Tensor) -> tuple[Tensor]:
         (_, new), (_, fixed) = _log_probs(policy, views, mine), _log_probs(anchor.policy, views, theirs)
@@ -66,19 +66,6 @@ def score_rows(
 
     (kl,) = _chunked(policy, divergences, states[scored[read]], other)
     return torch.stack([out, torch.zeros_like(out).index_put(scored.nonzero(as_tuple=True), kl)], -1)
-
-
-def _states(
-    policy: Policy, batch: RolloutBatch, views: MaskedViews, row: Tensor, inputs: Tensor, read: Tensor
-) -> Tensor:
-    """States [n,d] at the read positions; with guidance those of the hidden prompt behind them, [n,2d]."""
-    states = policy.hidden_at(inputs, batch.attend[row], read)
-    if views.guidance == 0:
-        return states
-    real = batch.attend[row].clone()
-    real[:, batch.prompt_length :] = False
-    blind = torch.where(real, policy.special.mask, inputs)
-    return torch.cat([states, policy.hidden_at(blind, batch.attend[row], read)], -1)
 
 
 def _read(

@@ -17,17 +17,21 @@ from transformers import PreTrainedTokenizerFast
 
 from maskgrad.errors import UserError, nearest
 from maskgrad.models.attention import (
+    Rule,
     additive,
-    bidirectional_mask,
-    block_causal_mask,
+    block_causal,
     block_ids,
+    full,
     make_bidirectional,
     positions,
+    visible,
 )
 from maskgrad.models.families import Family
 from maskgrad.models.layout import SpecialIds, adapts, plain_name
+from maskgrad.models.staircase import Layout, pack
 
-ATTENTION = ("sdpa", "eager")
+#: Names of the attention kernels, and what `transformers` calls them.
+ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flex": "flex_attention"}
 
 
 class Policy(nn.Module):
@@ -55,11 +59,15 @@ class Policy(nn.Module):
             raise UserError(f"attn is {attn!r}; {nearest(attn, ATTENTION)}")
         self.family, self.config, self.special, self.tokenizer = family, dict(config), special, tokenizer
         self.traits = family.traits(config)
-        self.attn = attn
+        self.attn = ATTENTION[attn]
+        #: Where the blocks of a block-causal policy start: "absolute" or "response", see attention.block_ids.
+        self.grid = "absolute"
+        #: What a clean token sees inside its own block in a staircase pass: "block" or "causal".
+        self.clean_stream = "block"
         self._checkpointing = False
         inner = family.to_backbone(config)
         inner.is_causal = False
-        inner._attn_implementation = attn
+        inner._attn_implementation = self.attn
         # on the meta device the constructors of both libraries leave the global generator alone
         with torch.device("meta"):
             self.backbone = family.backbone(inner)
@@ -87,6 +95,8 @@ class Policy(nn.Module):
         rotary = self.backbone.rotary_emb
         with torch.device(self.device):
             self.backbone.rotary_emb = type(rotary)(rotary.config)
+        if self.attn == "flex_attention" and self.device.type != "cuda":
+            raise UserError(f"attn 'flex' needs a CUDA device, and the weights are on {self.device}: use attn 'sdpa'")
         self.register_buffer("forbidden", self._forbidden().to(self.device), persistent=False)
         return self
 
@@ -97,34 +107,66 @@ class Policy(nn.Module):
         forbidden[self.special.mask] = True
         return forbidden
 
-    def hidden(self, tokens: Tensor, attend: Tensor | None = None) -> Tensor:
-        """Last hidden states [B,T,d] of `tokens` int64 [B,T] under the family's own visibility.
+    @property
+    def block(self) -> int | None:
+        """Block length in tokens of a block-causal policy; None where everything sees everything."""
+        return self.traits.block if self.family.visibility == "block_causal" else None
 
-        That is full attention, or block-causal attention with blocks counted from each row's first real token.
-        `attend` bool [B,T] is False on padding, which nobody sees; states at padding mean nothing.
+    def block_numbers(self, attend: Tensor, prompt_length: int) -> Tensor:
+        """Block number int64 [B,T] of each position on the policy's grid, -1 on padding (`attend` bool [B,T])."""
+        assert self.block is not None, "a policy with full attention has no blocks"
+        return block_ids(attend, prompt_length, self.block, self.grid)
+
+    def hidden(self, tokens: Tensor, attend: Tensor | None = None, prompt_length: int | None = None) -> Tensor:
+        """Last hidden states [B,T,d] of `tokens` int64 [B,T], each position seeing what the family lets it see.
+
+        `attend` bool [B,T] is False on padding, which nobody sees; states at padding mean nothing. The response grid
+        of a block-causal policy starts at `prompt_length`.
         """
         assert attend is None or attend.dtype == torch.bool, attend.dtype
-        if self.family.visibility == "block_causal":
-            real = torch.ones_like(tokens, dtype=torch.bool) if attend is None else attend
-            assert self.traits.block is not None, self.family.name
-            blocks = block_ids(real, 0, self.traits.block)
-            return self.states(tokens, block_causal_mask(blocks, real), positions(real))
+        if self.block is not None:
+            assert prompt_length is not None or self.grid == "absolute", "the response grid needs the prompt's length"
+            attend = torch.ones_like(tokens, dtype=torch.bool) if attend is None else attend
+            rule = block_causal(self.block_numbers(attend, prompt_length or 0))
+            return self.states(tokens, self._mask(rule, tokens), positions(attend))
         # without padding no mask is built, so that SDPA may take its fastest kernel
         if attend is not None and not bool(attend.all()):
-            return self.states(tokens, bidirectional_mask(attend), positions(attend))
+            return self.states(tokens, self._mask(full(attend), tokens), positions(attend))
         return self.states(tokens, None, torch.arange(tokens.shape[1], device=tokens.device)[None])
 
     forward = hidden
 
-    def states(self, tokens: Tensor, mask: Tensor | None, place: Tensor, cache: Any = None) -> Tensor:
+    def _mask(self, rule: Rule, tokens: Tensor) -> Any:
+        rows, length = tokens.shape
+        return visible(rule, rows, length, self.attn, tokens.device)
+
+    def staircase_at(
+        self, clean: Tensor, attend: Tensor, noisy: Tensor, row: Tensor, read: Tensor, layout: Layout = "needed"
+    ) -> Tensor:
+        """States [n,d] at the positions `read` bool [R,L] of noisy copies, in row-major order, in one staircase pass.
+
+        Block b of a copy sees itself and the clean tokens of earlier blocks: what one pass per block on
+        [clean blocks before b | noisy block b] gives. clean int64, attend bool [B,T]; noisy int64 [R,T]; copy r is of
+        sequence row[r] (int64 [R]). Block-causal policies only.
+        """
+        assert self.family.logit_shift == 0, "a shifted prediction would be read in the block before"
+        prompt_length = clean.shape[1] - read.shape[1]
+        slots = pack(attend, self.block_numbers(attend, prompt_length), row, read, layout)
+        tokens = slots.tokens(clean, noisy)
+        states = self.states(tokens, self._mask(slots.rule(self.clean_stream), tokens), slots.place)
+        copy, position = read.nonzero(as_tuple=True)
+        return states[row[copy], slots.noisy[copy, prompt_length + position]]
+
+    def states(self, tokens: Tensor, mask: Any, place: Tensor, cache: Any = None) -> Tensor:
         """Last hidden states [B,Q,d] of `tokens` int64 [B,Q] under an explicit visibility.
 
-        `mask` bool [B|1,1,Q,K], True = may look; None lets everything see everything. `place` int64 [B|1,Q] holds the
-        rotary positions. `cache`: an object with transformers' `update(keys, values, layer) -> (keys, values)`, which
-        puts the keys and values [B,h,Q,.] of this call behind those it holds; then K counts both.
+        `mask` bool [B|1,1,Q,K], True = may look (with FlexAttention a BlockMask); None lets everything see everything.
+        `place` int64 [B|1,Q] holds the rotary positions. `cache`: an object with transformers' `update(keys, values,
+        layer) -> (keys, values)`, which puts the keys and values [B,h,Q,.] of this call behind those it holds; then K
+        counts both.
         """
         x = self.backbone.embed_tokens(tokens)
-        if mask is not None and self.attn != "sdpa":
+        if mask is not None and self.attn == "eager":
             mask = additive(mask, x.dtype)
         if self.traits.embed_scale != 1.0:
             x = x * self.traits.embed_scale
@@ -164,7 +206,7 @@ class Policy(nn.Module):
 
         `tokens` int64 [B,P+L], `attend` bool [B,P+L]. Only these states are worth sending through the head.
         """
-        states = self.aligned(self.hidden(tokens, attend))
+        states = self.aligned(self.hidden(tokens, attend, tokens.shape[1] - read.shape[1]))
         return states[:, tokens.shape[1] - read.shape[1] :][read]
 
     def need_tokenizer(self) -> PreTrainedTokenizerFast:
@@ -193,7 +235,7 @@ class Policy(nn.Module):
     @property
     def max_length(self) -> int | None:
         """Positions the checkpoint was made for (prompt and canvas together), if its config says so."""
-        length = self.config.get("max_sequence_length", self.config.get("max_position_embeddings"))
+        length = self.config.get("max_sequence_length")
         return None if length is None else int(length)
 
     @property

@@ -28,7 +28,7 @@ FILES = (
     "chat_template.jinja",
 )
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_CHARACTER_SPECIALS = ("<|mdm_mask|>", "<|endoftext|>", "<|eot_id|>", "<|sep|>", "<unk>")
+_CHARACTER_SPECIALS = ("<|endoftext|>", "<|eot_id|>", "<|sep|>", "<unk>")
 _CHARACTER_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|sep|>' }}{% endif %}"
@@ -192,26 +192,28 @@ def left_pad(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
     return ids, real
 
 
-def build_character_tokenizer(characters: str, folder: str | Path) -> PreTrainedTokenizerFast:
+def build_character_tokenizer(
+    characters: str, folder: str | Path, mask_token: str = "<|mdm_mask|>"
+) -> PreTrainedTokenizerFast:
     """Write a tokenizer with one token per character of `characters` to `folder`, and load it.
 
-    Ids: `<|mdm_mask|>` 0, `<|endoftext|>` 1 (also padding), `<|eot_id|>` 2, `<|sep|>` 3, `<unk>` 4, then the
+    Ids: `mask_token` 0, `<|endoftext|>` 1 (also padding), `<|eot_id|>` 2, `<|sep|>` 3, `<unk>` 4, then the
     characters in order. `decode(encode(x)) == x` for every text over them.
     """
     repeated = [c for i, c in enumerate(characters) if c in characters[:i]]
     if repeated or not characters:
         raise UserError(f"the characters {characters!r} must be some, each once; repeated: {repeated}")
-    vocabulary = {token: i for i, token in enumerate((*_CHARACTER_SPECIALS, *characters))}
+    vocabulary = {token: i for i, token in enumerate((mask_token, *_CHARACTER_SPECIALS, *characters))}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     core.decoder = decoders.Fuse()  # without it tokens are joined by spaces
-    core.add_special_tokens(list(_CHARACTER_SPECIALS))
+    core.add_special_tokens([mask_token, *_CHARACTER_SPECIALS])
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|endoftext|>",
         "pad_token": "<|endoftext|>",
         "unk_token": "<unk>",
-        "mask_token": "<|mdm_mask|>",
+        "mask_token": mask_token,
         "clean_up_tokenization_spaces": False,
         "chat_template": _CHARACTER_TEMPLATE,
     }

@@ -14,6 +14,7 @@ from maskgrad.algorithms.base import Algorithm
 from maskgrad.config import RolloutConfig
 from maskgrad.diffusion import trajectory as paths
 from maskgrad.diffusion.batching import decode, prompt_batch, sample_in_chunks
+from maskgrad.diffusion.gap import journal_gap
 from maskgrad.diffusion.sampler import Record
 from maskgrad.models.policy import Policy
 from maskgrad.records import RolloutBatch, Trajectory
@@ -67,6 +68,7 @@ def collect(
     record = Record(one_shot=algorithm.wants_one_shot, proposals=algorithm.wants_proposals)
     path = sample_in_chunks(policy, prompts, config.sampler, seed, record, config.micro_batch)
     paths.check_states(path, policy.special.mask)
+    gap = journal_gap(policy, prompts, path, config.sampler, seed)
     sampled = time.perf_counter()
     texts = decode(policy, path.tokens)
     grades = task.grade_batch(repeated, texts)
@@ -80,18 +82,28 @@ def collect(
         sample=prompts.sample,
         reward=torch.tensor([0.0 if g.reward is None else g.reward for g in grades], device=policy.device),
         trajectory=path,
+        block=canvas_blocks(policy, prompts.real, live.shape[1]),
     )
     batch = with_steps(policy, task, algorithm, batch, repeated, grades, seed)
     kept, dropped = _usable(batch, grades)
     stops = torch.tensor(policy.special.stops, device=path.tokens.device)
     unstopped = int((~torch.isin(path.tokens, stops).any(1)).sum())
-    metrics = _metrics(batch, grades, texts, path, dropped, unstopped)
+    metrics = _metrics(batch, grades, texts, path, dropped, unstopped) | gap
     rows = [
         {"id": e.id, "prompt": e.prompt, "completion": t, "reward": g.reward, "correct": g.correct, "status": g.status}
         for e, t, g in zip(repeated, texts, grades, strict=True)
     ]
     ended = time.perf_counter()
     return Collected(rows_of(batch, kept), metrics, rows, {"sample": sampled - started, "grade": ended - sampled})
+
+
+def canvas_blocks(policy: Policy, real: Tensor, length: int) -> Tensor | None:
+    """Block int64 [B,L] of each canvas position behind prompts `real` bool [B,P]; None under full attention."""
+    if policy.block is None:
+        return None
+    attend = torch.cat([real, real.new_ones(len(real), length)], 1)
+    numbers = policy.block_numbers(attend, real.shape[1])[:, real.shape[1] :]
+    return numbers - numbers[:, :1]
 
 
 def _usable(batch: RolloutBatch, grades: Sequence[Grade]) -> tuple[Tensor, int]:

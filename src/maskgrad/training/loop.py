@@ -16,6 +16,7 @@ from torch import Tensor
 
 from maskgrad import randomness
 from maskgrad.config import RunConfig, dump, read_yaml
+from maskgrad.diffusion.grid import settle
 from maskgrad.errors import BrokenModel, UserError
 from maskgrad.evaluation.evaluate import evaluate
 from maskgrad.models.policy import Policy
@@ -50,10 +51,13 @@ class TrainingRun:
         self.config, self.out, self.policy, self.task = config, out, policy, task
         self.algorithm = config.algorithm
         self.console = console or Console(quiet=True)
+        settle(policy, config.rollout.sampler)
         self.optimizer = optim.adamw(policy, config.optim)
         self.progress = Progress()
         self.buffer: Prepared | None = None
         self.reference = self._reference()
+        if self.reference is not None:
+            settle(self.reference, config.rollout.sampler)  # it scores on the same blocks
         self.starting = self._starting()
         self.interruptible = Interruptible()
         policy.set_gradient_checkpointing(config.model.gradient_checkpointing)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maskgrad import randomness
 from maskgrad.config import SftConfig, StageConfig, dump, read_yaml
+from maskgrad.diffusion.grid import settle
 from maskgrad.errors import UserError
 from maskgrad.evaluation.evaluate import evaluate
 from maskgrad.models.adapters import add_adapter
@@ -30,7 +31,8 @@ from maskgrad.settings import parse
 from maskgrad.tasks.base import Task
 from maskgrad.tasks.registry import make_task
 from maskgrad.training import checkpoint, optim
-from maskgrad.training.corpus import answer_rows, draw_masks, maskable, masked_loss
+from maskgrad.training.collect import canvas_blocks
+from maskgrad.training.corpus import answer_rows, draw_block_masks, draw_masks, maskable, masked_loss
 from maskgrad.training.interrupt import Interruptible, TrainingStopped
 from maskgrad.training.loop import set_threads
 from maskgrad.training.preflight import check_rows
@@ -45,8 +47,8 @@ def initial_policy(config: SftConfig, out: Path) -> Policy:
             add_adapter(policy, lora.rank, lora.scale, lora.targets, seed=config.seed)
         return policy
     assert model.architecture is not None and model.characters is not None
-    tokenizer = build_character_tokenizer(model.characters, out / "tokenizer")
     family = family_of({"model_type": "llada", **model.architecture})
+    tokenizer = build_character_tokenizer(model.characters, out / "tokenizer", family.mask_token)
     return new_policy(family, model.architecture, tokenizer, config.seed, dtype=model.dtype).to(model.device)
 
 
@@ -59,6 +61,7 @@ class SupervisedRun:
         if not self.task.has_gold:
             raise UserError(f"task {self.task.name!r} has no gold answers to train on")
         self.console = console or Console(quiet=True)
+        settle(policy, config.sampler)  # trained on the grid it is sampled on
         self.optimizer = optim.adamw(policy, config.optim)
         self.progress = checkpoint.Progress()
         self.total = sum(stage.updates for stage in config.stages)
@@ -145,6 +148,14 @@ class SupervisedRun:
             targets.append(self.task.wrong_mode_target(example) if is_wrong else self.task.target(example))  # type: ignore[attr-defined]
         return prompts, targets, sample
 
+    def _masks(self, real: Tensor, allowed: Tensor, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden answer positions bool [B,L] and weights of one update's draw."""
+        if self.policy.block is None:
+            return draw_masks(self.config.objective, allowed, sample, self.config.seed)
+        block = canvas_blocks(self.policy, real, allowed.shape[1])
+        assert block is not None
+        return draw_block_masks(self.config.objective, allowed, block, sample, self.config.seed)
+
     def _update(self) -> None:
         c, step = self.config, self.progress.step
         started = time.perf_counter()
@@ -156,7 +167,7 @@ class SupervisedRun:
         prompt, real = left_pad(rows, self.policy.special.pad)
         answer = answer_rows(self.policy, targets, c.sampler.gen_length)
         allowed = maskable(answer, self.policy.special.stops, c.padding)
-        hidden, weight = draw_masks(c.objective, allowed, sample, c.seed)
+        hidden, weight = self._masks(real, allowed, sample)
         device = self.policy.device
         inputs = [x.to(device) for x in (prompt, real, answer, hidden | ~allowed, hidden, weight)]
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,102 @@
+"""`maskgrad sample` on checkpoints of every family, with prompts as token ids, and training with a cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskgrad.cli import main
+from maskgrad.config import run_config
+from maskgrad.training.loop import TrainingRun
+
+MODELS = Path(__file__).parents[2].parent / "shared" / "golden" / "models"
+PROMPTS = ["--prompt-ids", "5,6,7", "--prompt-ids", "8, 9,10,11,12"]
+here = pytest.mark.skipif(not MODELS.is_dir(), reason="golden data (../shared/golden) is not here")
+
+
+def run(*arguments: object) -> int:
+    return main([str(a) for a in arguments])
+
+
+def sampled(tmp_path: Path, *arguments: object) -> dict[str, Any]:
+    file = tmp_path / "out.json"
+    assert run("sample", *arguments, "--json", file) == 0
+    return json.loads(file.read_text())
+
+
+def checkpoints() -> list[Path]:
+    return sorted(file.parent for file in MODELS.glob("*/*/config.json"))
+
+
+@here
+@pytest.mark.parametrize("model", checkpoints(), ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_every_golden_checkpoint_is_sampled_from_token_ids(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = sampled(tmp_path, "--model", model, *PROMPTS, "--gen-length", 8, "--trace", tmp_path / "trace.json")
+    text = capsys.readouterr().out
+    for row in result["samples"]:
+        assert len(row["tokens"]) == 8 and row["completion"] is None
+        assert f"{row['prompt']}\n  -> {row['tokens']}\n" in text
+    assert [row["prompt"] for row in result["samples"]] == [[5, 6, 7], [8, 9, 10, 11, 12]]
+    assert len(json.loads((tmp_path / "trace.json").read_text())["rows"]) == 2
+
+
+@here
+def test_a_block_model_is_sampled_the_same_with_and_without_its_cache(tmp_path: Path) -> None:
+    model = MODELS / "sdar_tiny" / "base"
+    common = ("--model", model, *PROMPTS, "--gen-length", 12, "--steps-per-block", 2)
+    found = [sampled(tmp_path, *common, "--cache", cache) for cache in ("none", "exact")]
+    assert found[0]["samples"] == found[1]["samples"]
+    assert found[0]["sampler"]["block_length"] == 4, "the block length of the checkpoint"
+
+
+@here
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("name", ["llada_tiny", "dream_tiny"])
+def test_an_approximate_cache_says_how_far_off_it_is(
+    name: str, cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--model", MODELS / name / "base", *PROMPTS, "--gen-length", 16, "--block-length", 8)
+    result = sampled(tmp_path, *common, "--cache", cache, "--steps", 8)
+    assert result["sampler_gap"] > 1e-3, "an approximation on random weights is not close"
+    assert f"cache {cache}: log-probs are" in capsys.readouterr().out
+    # with one pass per block every pass is fresh, and nothing is approximate
+    assert sampled(tmp_path, *common, "--cache", cache, "--steps", 2)["sampler_gap"] < 1e-4
+
+
+@here
+@pytest.mark.parametrize(
+    ("model", "arguments", "words"),
+    [
+        ("sdar_tiny/base", ["--block-length", "8"], ["block_length 8", "set block_length 4"]),
+        ("sdar_tiny/base", ["--cache", "dual"], ["'dual'", "use 'exact'"]),
+        ("llada_tiny/base", ["--cache", "exact"], ["'exact' needs a block-causal model"]),
+        ("llada_tiny/base", ["--prompt-ids", "1,x"], ["'1,x' is not a list of token ids"]),
+        ("llada_tiny/base", ["--prompt-ids", "600"], ["token id 600", "512"]),
+        ("llada_tiny/base", ["--steps", "4", "--steps-per-block", "2"], ["steps 4", "steps_per_block 2"]),
+    ],
+)
+def test_mistakes_are_sentences(
+    model: str, arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("sample", "--model", MODELS / model, "--prompt-ids", "1,2", "--gen-length", "8", *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and all(word in error for word in words), error
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+def test_a_run_journals_the_distance_of_an_approximate_cache(cache: str, tmp_path: Path) -> None:
+    sampler = {"cache": cache, "block_length": 8, "steps": 8}
+    light = {"train": {"max_updates": 1}, "eval": {"count": 4}, "rollout": {"prompts_per_batch": 2, "sampler": sampler}}
+    config = run_config("smoke", {**light, "algorithm": {"steps": 2}}, "egspo")
+    result = TrainingRun.new(config, tmp_path / "run").start()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    rollouts = [line for line in lines if line["event"] == "rollout"]
+    assert len(rollouts) == 1 and ("sampler_gap" in rollouts[0]) == (cache != "none")
+    assert ("sampler_gap" in result) == (cache != "none")
+    if cache != "none":
+        assert 0 < rollouts[0]["sampler_gap"] < 5
