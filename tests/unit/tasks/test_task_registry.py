@@ -13,7 +13,8 @@ from maskgrad.tasks import TASKS, SudokuTask, make_task, self_test
 
 
 def test_every_registered_task_passes_its_self_test() -> None:
-    for name in TASKS:
+    for name in ("countdown", "sudoku"):  # the others need data or a sandbox, and are tested in files of their own
+        assert name in TASKS
         for prompt in ("compact", "d1"):
             task = make_task({"name": name, "prompt": prompt})
             assert task.name == name
@@ -23,9 +24,9 @@ def test_every_registered_task_passes_its_self_test() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "needs a name; valid: countdown, sudoku"),
+        ({}, "needs a name; valid: countdown, "),
         ({"name": "sodoku"}, "unknown task 'sodoku'; did you mean 'sudoku'"),
-        ({"name": "zzz"}, "valid: countdown, sudoku"),
+        ({"name": "zzz"}, "valid: countdown, "),
         ({"name": "sudoku", "promt": "d1"}, "no setting 'promt'; did you mean 'prompt'"),
         ({"name": "sudoku", "prompt": "d2"}, "prompt cannot be 'd2'; did you mean 'd1'"),
         ({"name": "sudoku", "reward": "all"}, "reward cannot be 'all'"),
