@@ -1,4 +1,7 @@
-"""Code tasks: MBPP, HumanEval and KodCode. The answer is a program, run in a sandbox against the problem's tests."""
+"""Code tasks: MBPP, HumanEval, KodCode, and "code" for problems of one's own.
+
+The answer is a program, run in a sandbox against the problem's tests.
+"""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from maskgrad.tasks.code_blocks import defined_names
 from maskgrad.tasks.sandbox_run import ProgramTests
 
 ROW_FIELDS = {
+    "code": (("prompt", "text"), ("test", "test_list"), ("code",)),
     "mbpp": (("prompt", "text"), ("test", "test_list"), ("code",)),
     "humaneval": (("prompt",), ("entry_point",), ("canonical_solution",), ("test",)),
     "kodcode": (("question",), ("test",), ("solution",)),
@@ -200,4 +201,4 @@ def pytest_functions(text: str, solution: str | None = None) -> ProgramTests | N
     return ProgramTests(names=tuple(sorted(names)), tests=calls, tests_setup=text)
 
 
-_MAKERS: dict[str, Any] = {"mbpp": _mbpp, "humaneval": _humaneval, "kodcode": _kodcode}
+_MAKERS: dict[str, Any] = {"code": _mbpp, "mbpp": _mbpp, "humaneval": _humaneval, "kodcode": _kodcode}

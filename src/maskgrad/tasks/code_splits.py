@@ -16,7 +16,10 @@ VALIDATION_SHARE = 0.1  # of a training set, as published for KodCode
 
 @dataclass(frozen=True)
 class Source:
-    """A data set on the hub. `trains` says whether its rows are for training; the others are test sets."""
+    """A data set on the hub. `trains` says whether its rows are for training; the others are test sets.
+
+    "code" has none: it serves problems of the user's own, in MBPP's columns.
+    """
 
     hub: str
     config: str | None
@@ -25,6 +28,7 @@ class Source:
 
 
 SOURCES = {
+    "code": Source("", None, "", trains=True),
     "mbpp": Source("google-research-datasets/mbpp", "sanitized", "test"),
     "humaneval": Source("openai/openai_humaneval", None, "test"),
     "kodcode": Source("KodCode/KodCode-Light-RL-10K", None, "train", trains=True),
@@ -34,6 +38,8 @@ SOURCES = {
 def hub_rows(name: str) -> Iterable[Mapping[str, Any]]:
     """Rows from the hub through the `datasets` library; UserError when that is absent or cannot reach them."""
     source = SOURCES[name]
+    if not source.hub:
+        raise UserError(f"task {name} is for problems of your own: give file=PATH (JSON lines with prompt, test, code)")
     try:
         library = importlib.import_module("datasets")
     except ImportError:

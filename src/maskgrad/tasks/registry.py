@@ -33,6 +33,7 @@ class TaskEntry:
 
 
 TASKS: dict[str, TaskEntry] = {
+    "code": TaskEntry(CodeSettings, functools.partial(CodeTask, "code")),
     "humaneval": TaskEntry(CodeSettings, functools.partial(CodeTask, "humaneval")),
     "kodcode": TaskEntry(CodeSettings, functools.partial(CodeTask, "kodcode")),
     "mbpp": TaskEntry(CodeSettings, functools.partial(CodeTask, "mbpp")),
