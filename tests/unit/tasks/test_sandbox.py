@@ -93,6 +93,16 @@ def test_one_slow_test_costs_only_itself_and_a_dead_program_all_that_follow() ->
     assert verdict.passed == pytest.approx(1 / 3)
 
 
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one() -> None:
+    program = (
+        "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\ndef f(n):\n"
+        "    end = time.monotonic() + 1.3\n    while n == 1 and time.monotonic() < end: pass\n    return n"
+    )
+    tests = ProgramTests(names=("f",), tests=("assert f(1) == 1", "assert f(2) == 1"))
+    short = Limits(test_seconds=0.2, total_seconds=5.0, patience=2.0)
+    assert run_program(program, tests, KIND, short).results == ("timeout", "timeout")
+
+
 def test_a_program_cannot_replace_what_the_tests_rely_on() -> None:
     program = (
         "import math\nmath.isclose = lambda *a: True\ndef abs(x): return 0\ndef helper(x): return 0\ndef f(x): return 7"
