@@ -24,6 +24,7 @@ Item = tuple[Example, str]
 POLL_SECONDS = 0.05
 CHUNK = 64
 FRAME_SECONDS = 10.0  # wall time for the rest of an answer whose first bytes have come
+CALL_SECONDS = 120.0  # wall time of making an example
 MOST_ATTEMPTS = 2
 MOST_FAILED_STARTS = 2
 
@@ -96,16 +97,21 @@ class GradingService:
                         self._workers.append(self._start())
                     worker = self._workers[0]
                     worker.ask(("call", method, arguments))
-                    answer = worker.answer(self.wall)
+                    answer = worker.answer(CALL_SECONDS)
                 except (Gone, Late):
                     _stop(self._workers)
                     continue
+                except BaseException:  # as in `grade`
+                    _stop(self._workers)
+                    raise
                 if "value" in answer:
                     return answer["value"]
                 if "refused" in answer:
                     raise UserError(str(answer["refused"]))
                 raise RuntimeError(f"{method} failed in a grading worker:\n{answer.get('failed')}")
-        raise RuntimeError(f"{method} ended {MOST_ATTEMPTS} grading workers, or took more than {self.wall} s in each")
+        raise RuntimeError(
+            f"{method} ended {MOST_ATTEMPTS} grading workers, or took more than {CALL_SECONDS:g} s in each"
+        )
 
     def _start(self) -> WorkerProcess:
         return WorkerProcess(self.settings, self.grading.memory, self._prefix)
