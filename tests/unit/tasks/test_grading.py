@@ -28,6 +28,9 @@ plain = CountdownTask.grade
 def grade(self, example, text):
     if text == "!loop":
         while True: pass
+    if text == "!busy":
+        end = time.process_time() + 0.3
+        while time.process_time() < end: pass
     if text == "!sleep": time.sleep(1000)
     if text == "!die": os._exit(3)
     if text == "!once" and not os.path.exists(os.environ["MASKGRAD_ONCE"]):
@@ -90,6 +93,10 @@ def test_own_time_excludes_waiting_for_a_worker(service: GradingService) -> None
     service.grading = GradingSettings(workers=1, seconds=0.5, patience=3.0)
     texts = ["!loop", "gold", "!loop", "gold", "gold"]
     assert [g.status for g in service.grade(items(*texts))] == ["timeout", "ok", "timeout", "ok", "ok"]
+    # Four busy answers need more than one answer's time, and the worker was idle for longer than that before.
+    service.grade(items("gold"))
+    service._workers[0].progress -= 100.0
+    assert [g.status for g in service.grade(items(*["!busy"] * 4))] == ["wrong"] * 4
 
 
 def test_from_several_threads(service: GradingService) -> None:
