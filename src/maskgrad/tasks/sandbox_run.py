@@ -22,7 +22,7 @@ from maskgrad.tasks.sandbox import Limits, check_sandbox, start
 Outcome = Literal["ok", "wrong", "timeout", "crash", "infra"]
 
 START_SECONDS = 20.0  # wall time in which both interpreters must be up; later means the machine is at fault
-END_SECONDS = 2.0  # wall time in which a killed namespace must be gone
+END_SECONDS = 20.0  # wall time in which a killed namespace must be gone
 REPORT_BYTES = 2**24
 FORBIDDEN_CODES = (-signal.SIGSYS, 128 + signal.SIGSYS)
 CPU_LIMIT_CODES = (-signal.SIGXCPU, 128 + signal.SIGXCPU)
