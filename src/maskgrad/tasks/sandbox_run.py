@@ -178,7 +178,16 @@ def _listen(
                     printed += len(part)
                     if printed > limits.output:
                         return b"", printed
-    return report, printed
+    return report, printed + _printed_before_the_end(guest.stdout.fileno(), limits.output)
+
+
+def _printed_before_the_end(fd: int, most: int) -> int:
+    """Bytes that the program printed and nobody has read yet; a little more than `most` at most."""
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while count <= most and (part := os.read(fd, 65536)):
+            count += len(part)
+    return count
 
 
 def _write(fd: int, data: memoryview) -> int:

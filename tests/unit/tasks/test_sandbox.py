@@ -130,6 +130,15 @@ def test_a_private_folder_and_an_empty_environment() -> None:
         assert run(look, "assert f() is False").outcome == "ok"
 
 
+def test_a_program_that_prints_too_much_is_wrong_and_one_that_prints_is_not() -> None:
+    tests = ProgramTests(names=("f",), tests=("assert f() == 1",))
+    program = "def f():\n    print('x' * {}, flush=True)\n    return 1"
+    few = Limits(test_seconds=0.5, total_seconds=2.0, output=1000)
+    assert run_program(program.format(900), tests, KIND, few).outcome == "ok"
+    verdict = run_program(program.format(9000), tests, KIND, few)
+    assert (verdict.outcome, verdict.detail) == ("wrong", "printed more than 1000 bytes")
+
+
 def test_helper_functions_recursion_and_main_guard() -> None:
     program = (
         "def g(n): return n\ndef f(n): return 1 if n == 0 else n * f(g(n) - 1)\n"

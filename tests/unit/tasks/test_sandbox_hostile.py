@@ -21,7 +21,7 @@ EVERYWHERE, RIGHT = (
 
 LIMITS = Limits(test_seconds=0.4, total_seconds=1.0, patience=2.0, memory=2**28, file_size=2**20, output=2**14)
 TESTS = ProgramTests(names=("add",), tests=("assert add(1, 2) == 3", "assert add(40, 2) == 42"))
-MARK = "maskgrad-mark-5d1c"
+MARK = f"maskgrad-mark-{os.getpid()}"
 
 #: What "rlimit" promises to stop without root's help; the rest it stops too when root starts it.
 RLIMIT_ALONE = sorted(set(EVERYWHERE) - {"deletes", "shadow_file", "many_files", "huge_file"})
