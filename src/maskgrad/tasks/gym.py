@@ -36,6 +36,11 @@ VALIDATION, TEST = 0.1, 0.2  # shares of the questions, by content
 #: Generators whose items carry no answer, and the one that only combines others.
 WITHOUT_GOLD = frozenset({"boxnet", "composite", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"})
 
+#: Generators that may take seconds to make an item again before they can score an answer to it.
+SLOW = frozenset({"arc_agi", "figlet_font", "futoshiki", "intermediate_integration", "knight_swap"})
+SLOW_SECONDS = 30.0
+KEPT_ITEMS = 1024
+
 BOX_REQUEST = r"Reason step by step, and put the final answer within \boxed{}."
 
 
@@ -79,7 +84,9 @@ class GymTask(Task):
             raise UserError(f"task {name} needs the package reasoning-gym: pip install 'maskgrad[gym]'")
         check_sandbox(self.settings.sandbox)
         self.sandbox = NAMES[self.settings.sandbox]
+        self.item_seconds = SLOW_SECONDS if self.generator in SLOW else None
         self._set = functools.lru_cache(maxsize=8)(self._make_set)
+        self._entry = functools.lru_cache(maxsize=KEPT_ITEMS)(self._make_entry)
 
     def warm_up(self) -> None:
         """Import the library, check the generator's name and settings, and give up what scorers do not need."""
@@ -167,7 +174,7 @@ class GymTask(Task):
         except (TypeError, AssertionError, ValueError) as error:
             raise UserError(f"task {self.name}: options are not accepted ({error})") from error
 
-    def _entry(self, item: int) -> Mapping[str, Any]:
+    def _make_entry(self, item: int) -> Mapping[str, Any]:
         """The item with a seed, the same whatever was made before it."""
         random.seed(item)
         numpy = sys.modules.get("numpy")

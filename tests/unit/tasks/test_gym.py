@@ -161,7 +161,7 @@ def _exhaust() -> None:
     """A generator with a single question belongs to one split only."""
 
     class One(GymTask):
-        def _entry(self, item: int) -> dict[str, Any]:
+        def _make_entry(self, item: int) -> dict[str, Any]:
             return {"question": "always this", "answer": "1"}
 
     made = One("gym:one", GymSettings(sandbox=KIND))
