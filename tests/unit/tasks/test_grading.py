@@ -90,7 +90,7 @@ def test_an_exception_of_the_grader_is_no_reward_and_is_told_once(service: Gradi
 
 
 def test_own_time_excludes_waiting_for_a_worker(service: GradingService) -> None:
-    service.grading = GradingSettings(workers=1, seconds=0.5, patience=3.0)
+    service.grading, service.wall = GradingSettings(workers=1), 60.0
     texts = ["!loop", "gold", "!loop", "gold", "gold"]
     assert [g.status for g in service.grade(items(*texts))] == ["timeout", "ok", "timeout", "ok", "ok"]
     # Four busy answers need more than one answer's time, and the worker was idle for longer than that before.

@@ -15,7 +15,7 @@ from maskgrad.tasks.sandbox_run import ProgramTests, Verdict, run_program
 from maskgrad.tasks.sandbox_wire import decode, encode
 
 KIND = "bwrap" if shutil.which("bwrap") else "rlimit"
-LIMITS = Limits(test_seconds=0.5, total_seconds=2.0, patience=2.0)
+LIMITS = Limits(test_seconds=0.5, total_seconds=2.0, patience=4.0)
 
 
 def run(program: str, *tests: str, names: tuple[str, ...] = ("f",), **more: str) -> Verdict:
