@@ -85,6 +85,7 @@ class CountdownTask(Task):
     name = "countdown"
     grader = GRADER
     metrics = ("well_formed",)
+    bounded = True
     columns = ("numbers", "target")
     aliases = {"nums": "numbers", "input": "numbers", "output": "target"}
 

@@ -58,6 +58,7 @@ class SudokuTask(Task):
     name = "sudoku"
     grader = GRADER
     metrics = ("cell_accuracy",)
+    bounded = True
     columns = ("puzzle", "solution")
     aliases = {"Puzzle": "puzzle", "Solution": "solution"}
 

@@ -23,9 +23,9 @@ def test_every_generated_task_passes_its_self_test_in_every_protocol() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "needs a name; valid: countdown, "),
+        ({}, "needs a name; valid: code, countdown, "),
         ({"name": "sodoku"}, "unknown task 'sodoku'; did you mean 'sudoku'"),
-        ({"name": "zzz"}, "valid: countdown, "),
+        ({"name": "zzz"}, "valid: code, countdown, "),
         ({"name": "sudoku", "promt": "d1"}, "no setting 'promt'; did you mean 'prompt'"),
         ({"name": "sudoku", "prompt": "d2"}, "prompt cannot be 'd2'; did you mean 'd1'"),
         ({"name": "sudoku", "reward": "all"}, "reward cannot be 'all'"),
