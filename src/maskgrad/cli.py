@@ -74,6 +74,8 @@ def build_parser() -> argparse.ArgumentParser:
     stress.add_argument("--jobs", type=_count, default=1, help="runs at a time (default 1)")
     recipes = commands.add_parser("recipes", help="list recipes, algorithms, tasks and models that ship in the package")
     recipes.add_argument("name", nargs="?", help="print this recipe's settings")
+    for command in (evaluate, score, train):
+        command.add_argument("--sandbox", choices=["bwrap", "rlimit"], help="for model-written code (rlimit is weaker)")
     for command in (evaluate, recipes, sample, score, stress):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON")
     return parser

@@ -38,7 +38,8 @@ def writable(path: str | None) -> None:
 
 
 def _start_or_resume(known: argparse.Namespace, rest: list[str]) -> None:
-    if known.resume is not None and (rest or known.recipe or known.out or getattr(known, "algorithm", None)):
+    other = (getattr(known, name, None) for name in ("recipe", "out", "algorithm", "sandbox"))
+    if known.resume is not None and (rest or any(other)):
         raise UserError("--resume takes every setting from the run's own config.yaml: leave other options out")
     if known.resume is None and known.recipe is None:
         raise UserError("give either a recipe to start or --resume DIR to continue")
@@ -54,9 +55,12 @@ def train(known: argparse.Namespace, rest: list[str]) -> int:
     if known.resume is not None:
         out = Path(known.resume)
         return _finish(known, out, TrainingRun.reopen(out, console=console).resume)
-    from maskgrad.config import parse_overrides, run_config
+    from maskgrad.config import merge, parse_overrides, run_config
 
-    config = run_config(known.recipe, parse_overrides(rest), known.algorithm)
+    overrides = parse_overrides(rest)
+    if known.sandbox is not None:
+        overrides = merge(overrides, {"task": {"sandbox": known.sandbox}})
+    config = run_config(known.recipe, overrides, known.algorithm)
     out = Path(known.out or f"runs/{config.recipe}-{config.algorithm.name}-seed{config.seed}")
     return _finish(known, out, TrainingRun.new(config, out, console=console).start)
 
@@ -96,10 +100,12 @@ def _finish(known: argparse.Namespace, out: Path, run: Callable[[], dict[str, An
 
 
 def task_settings(text: str, **extra: Any) -> dict[str, Any]:
-    """`name:key=value,key=value` as task settings; values are read as YAML."""
+    """`name:key=value,key=value` as task settings; values are read as YAML. `gym:NAME` is a name."""
     from maskgrad.config import _yaml_value
 
-    name, _, pairs = text.partition(":")
+    prefix = "gym:" if text.startswith("gym:") else ""  # gym:NAME is a name
+    name, _, pairs = text.removeprefix(prefix).partition(":")
+    name = prefix + name
     out: dict[str, Any] = {"name": name}
     for pair in filter(None, re.split(r",(?=\w+=)", pairs)):  # a value may hold commas: blanks=[8,12]
         key, equals, value = pair.partition("=")

@@ -14,6 +14,7 @@ from maskgrad.algorithms import AlgorithmConfig
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError, nearest
 from maskgrad.settings import Settings, parse
+from maskgrad.tasks.grading import GradingSettings
 
 DEVICE = r"^(cpu|cuda(:\d+)?)$"
 
@@ -122,6 +123,20 @@ class EvalConfig(Settings):
         return SamplerConfig.model_validate({**sampler.model_dump(), **update})
 
 
+class GradingConfig(Settings):
+    """Worker processes that judge completions, for tasks that are not judged in the process itself."""
+
+    workers: int = Field(default=2, ge=1)
+    seconds: float = Field(default=5.0, gt=0)  # CPU time of one completion; code tasks have their own limits
+    patience: float = Field(default=3.0, ge=1)  # wall time of one completion, as a multiple of that
+    memory: int = Field(default=8192, ge=0)  # MiB of a worker; 0 = no limit
+
+    def settings(self) -> GradingSettings:
+        return GradingSettings(
+            workers=self.workers, seconds=self.seconds, patience=self.patience, memory=self.memory * 2**20
+        )
+
+
 class RunConfig(Settings):
     recipe: str = "custom"
     seed: int = 0
@@ -132,6 +147,7 @@ class RunConfig(Settings):
     optim: OptimConfig
     train: TrainConfig
     eval: EvalConfig = EvalConfig()
+    grading: GradingConfig = GradingConfig()
 
     def eval_sampler(self) -> SamplerConfig:
         return self.eval.changed(self.rollout.sampler)

@@ -75,7 +75,9 @@ def _cells(known: argparse.Namespace) -> Iterator[Cell]:
     """The grid: every model with every task and every sampler. Everything is checked before a model is loaded."""
     from maskgrad.tasks.registry import make_task
 
-    settings = [task_settings(text, prompt=known.protocol, file=known.file) for text in known.task]
+    settings = [
+        task_settings(text, prompt=known.protocol, file=known.file, sandbox=known.sandbox) for text in known.task
+    ]
     tasks = [make_task(given) for given in settings]
     for model, (given, task), options in itertools.product(
         known.model, zip(settings, tasks, strict=True), list(_sampler_grid(known))
@@ -185,7 +187,7 @@ def score(known: argparse.Namespace, rest: list[str]) -> int:
     writable(known.json)
     from maskgrad.evaluation.score import read_rows, score_rows
 
-    settings = task_settings(known.task, prompt=known.protocol)
+    settings = task_settings(known.task, prompt=known.protocol, sandbox=known.sandbox)
     rows, summary = score_rows(settings, read_rows(known.saved))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     shown = json.dumps(summary, ensure_ascii=False)

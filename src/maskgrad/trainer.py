@@ -58,7 +58,7 @@ class Trainer:
             raise UserError("pass either task, or train_dataset with reward_funcs")
         self.task: Task
         if task is not None:
-            self.task, settings = make_task(task), dict(task)
+            settings = dict(task)
         else:
             if not reward_funcs:
                 raise UserError("train_dataset needs reward_funcs: pass at least one function")
@@ -68,6 +68,8 @@ class Trainer:
         values = merge({"model": {"path": str(model)}, "task": settings, "algorithm": algorithm.model_dump()}, config)
         self.config = parse(RunConfig, values, "config")
         self.config.algorithm.check(self.config.rollout.sampler, self.config.rollout.group_size)
+        if task is not None:
+            self.task = make_task(task, self.config.grading.settings())
         self.out, self.quiet = Path(out), quiet
 
     def train(self, resume: bool = False) -> dict[str, Any]:

@@ -141,6 +141,7 @@ def summary(task: Task, split: str, sampler: SamplerConfig, grades: Sequence[Gra
     return {
         "task": task.name,
         "task_hash": task.hash(),
+        **({"sandbox": task.sandbox} if task.sandbox else {}),
         "split": split,
         "n": len(grades),
         "accuracy": correct / len(known) if known else None,

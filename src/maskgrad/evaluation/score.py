@@ -11,7 +11,7 @@ from maskgrad.errors import UserError
 from maskgrad.evaluation.outcomes import failures, statuses
 from maskgrad.evaluation.statistics import wilson_interval
 from maskgrad.tasks.base import Example, Grade, Task
-from maskgrad.tasks.registry import TASKS, make_task
+from maskgrad.tasks.registry import make_task, task_entry
 from maskgrad.tasks.row_files import json_lines
 
 Row = dict[str, Any]
@@ -48,7 +48,7 @@ def scoring_tasks(given: Mapping[str, Any], rows: Sequence[tuple[str, Row]]) -> 
         task = make_task({**stored[0], **given})
         return task, task
     make_task(given)  # an unknown name or setting is reported before anything else
-    entry = TASKS[given["name"]]
+    entry = task_entry(given["name"])
     plain = make_task({**entry.scoring, **given})
     if "prompt" in given or not entry.tagged:
         return plain, plain
@@ -84,6 +84,7 @@ def _summary(task: Task, given: Mapping[str, Any], grades: Sequence[Grade]) -> R
     return {
         "task": task.name,
         "task_hash": task.hash(),
+        **({"sandbox": task.sandbox} if task.sandbox else {}),
         "task_settings": dict(given),
         "grader": task.grader,
         "n": len(grades),

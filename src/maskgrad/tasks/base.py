@@ -49,16 +49,25 @@ class Task(Protocol):
     """A source of examples with a strict grader.
 
     `metrics` names the entries of `Grade.parts` that evaluation averages beside accuracy. `has_gold` says
-    whether `target` can be called. `columns` names what grading reads from `Example.columns`, `aliases` maps
-    other names these columns have in public data to ours. `grader` names the rules of grading and their version.
+    whether `target` can be called. `bounded`: grading any text takes milliseconds and runs no foreign code, so it may
+    happen in the caller's process; all others are judged by worker processes. `made_in_worker`: examples are made by
+    foreign code, in the worker too. `item_seconds`: limit on grading one completion, None for the general one.
+    `pays_in_full`: the gold completion earns exactly 1 (published rewards with other scales do not). `columns` names
+    what grading reads from `Example.columns`, `aliases` maps other names these columns have in public data to ours.
+    `grader` names the rules of grading and their version. `sandbox`: where foreign code runs, empty if none does.
     """
 
     name: str
     metrics: tuple[str, ...] = ()
     has_gold: bool = True
+    bounded: bool = False
+    made_in_worker: bool = False
+    item_seconds: float | None = None
+    pays_in_full: bool = True
     columns: tuple[str, ...] = ()
     aliases: Mapping[str, str] = {}
     grader: str = ""
+    sandbox: str = ""
 
     def size(self, split: str) -> int | None:
         """Number of examples in the split; None for an endless generator."""
@@ -79,6 +88,18 @@ class Task(Protocol):
     def hash(self) -> str:
         """Short hash of prompt text, grader version and split settings, recorded with every result."""
         ...
+
+    def warm_up(self) -> None:
+        """Import what grading needs; called once in a worker, outside of any completion's time."""
+        return None
+
+    def worker_prefix(self) -> list[str]:
+        """Command that starts this task's workers inside a sandbox; empty for none."""
+        return []
+
+    def check(self) -> None:
+        """Refuse to start (UserError) where this machine lacks what grading needs."""
+        return None
 
     def from_row(self, row: Mapping[str, Any], where: str = "row") -> Example:
         """An example from a row of data, enough to grade a completion of it.
@@ -130,8 +151,10 @@ def self_test(task: Task, count: int = 4) -> None:
     """Check that the task pays its own gold completion in full and an empty completion nothing.
 
     Looks at the first `count` examples of every split the task serves. Tasks without gold completions are
-    passed over, as are examples whose correctness the task cannot tell. RuntimeError names the example.
+    passed over, as are examples whose correctness the task cannot tell. RuntimeError names the example. A task that
+    runs programs is checked with one known to be right first (UserError).
     """
+    task.check()
     if not task.has_gold:
         return
     for split in SPLITS:
@@ -142,9 +165,9 @@ def self_test(task: Task, count: int = 4) -> None:
 
 def _check_example(task: Task, example: Example) -> None:
     gold, empty = task.grade_batch([example, example], [task.target(example), ""])
-    if gold.correct is None:
+    if gold.correct is None and gold.status != "infra":
         return
-    if not gold.correct or gold.reward != 1.0:
+    if not gold.correct or (task.pays_in_full and gold.reward != 1.0):
         raise RuntimeError(f"{example.id}: the gold completion earned {gold.reward} ({gold.status}: {gold.detail})")
-    if empty.correct or empty.reward not in (0.0, None):
+    if empty.correct or (task.pays_in_full and empty.reward not in (0.0, None)):
         raise RuntimeError(f"{example.id}: the empty completion earned {empty.reward}")

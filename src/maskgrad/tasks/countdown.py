@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from maskgrad.errors import UserError
-from maskgrad.tasks.answers import tagged_answer, whole_answer
+from maskgrad.tasks.answers import EXTRACTOR, final_answer, tagged_answer
 from maskgrad.tasks.base import SPLITS, Example, Grade, Task, require_index, require_split, short_hash
+from maskgrad.tasks.compat import COMPAT, compat_grade
 from maskgrad.tasks.countdown_problems import draw_problem, solve
 from maskgrad.tasks.draws import keyed_random
 from maskgrad.tasks.expression import OPERATORS, IllegalExpression, Statement, read_statement
@@ -25,7 +26,8 @@ from maskgrad.tasks.puzzle_files import (
 )
 from maskgrad.tasks.settings import choice, optional_path, share, span, switch, whole
 
-GRADER = "countdown strict 1"
+GRADER = f"countdown strict 2, {EXTRACTOR}"
+REWARDS = ("strict", *COMPAT["countdown"])
 REASONING = "Signs and order are chosen so that every number is used once and the target is met."
 
 
@@ -33,7 +35,9 @@ REASONING = "Signs and order are chosen so that every number is used once and th
 class CountdownSettings:
     """Settings of the task.
 
-    prompt: "compact" ("12,7,3=16" in, the bare expression out) or "d1" (instructions; the answer stands in its tag).
+    prompt: "compact" ("12,7,3=16" in, the bare expression out; an answer in tags or a box is read too), or "d1", "spg",
+    "espo", "tracerl" (the same instructions; the answer stands in its tag).
+    reward: "strict" pays 1 or 0; a name such as "compat_d1" pays what that release pays, see `tasks/compat.py`.
     count, max_number: how many numbers a generated problem has (2 to 6) and how large they may be.
     operators: some of + - * /, used by the generator and enforced by the grader.
     targets: smallest and largest target of generated problems.
@@ -45,6 +49,7 @@ class CountdownSettings:
     """
 
     prompt: str = "compact"
+    reward: str = "strict"
     count: int = 3
     max_number: int = 20
     operators: str = "+-"
@@ -56,6 +61,7 @@ class CountdownSettings:
 
     def __post_init__(self) -> None:
         choice("countdown", "prompt", self.prompt, PROTOCOLS)
+        choice("countdown", "reward", self.reward, REWARDS)
         whole("countdown", "count", self.count, 2, MAX_NUMBERS)
         whole("countdown", "max_number", self.max_number, 1, 9999)
         whole("countdown", "seed", self.seed, 0)
@@ -79,11 +85,13 @@ class CountdownTask(Task):
     name = "countdown"
     grader = GRADER
     metrics = ("well_formed",)
+    bounded = True
     columns = ("numbers", "target")
     aliases = {"nums": "numbers", "input": "numbers", "output": "target"}
 
     def __init__(self, settings: CountdownSettings | None = None) -> None:
         self.settings = settings or CountdownSettings()
+        self.pays_in_full = not self.settings.reward.startswith("compat")
         self._worked = _worked_example(self.settings.operators)
         self._rows: tuple[CountdownRow, ...] | None = None
         if self.settings.file is not None:
@@ -149,7 +157,13 @@ class CountdownTask(Task):
         return gold
 
     def grade(self, example: Example, completion: str) -> Grade:
-        answer = whole_answer(completion) if self.settings.prompt == "compact" else tagged_answer(completion)
+        strict = self._strict(example, completion)
+        if self.settings.reward == "strict":
+            return strict
+        return compat_grade("countdown", self.settings.reward, completion, example.columns, strict)
+
+    def _strict(self, example: Example, completion: str) -> Grade:
+        answer = final_answer(completion) if self.settings.prompt == "compact" else tagged_answer(completion)
         if answer.status != "ok":
             return self._verdict("answer not closed" if answer.status == "truncated" else "no answer", no_answer=True)
         try:
@@ -173,7 +187,8 @@ class CountdownTask(Task):
         chosen = self.settings
         prompt = countdown_prompt(chosen.prompt, (1, 2, 3), 6, chosen.operators, self._worked)
         generator = (chosen.count, chosen.max_number, chosen.operators, chosen.targets, chosen.seed)
-        return short_hash(prompt, GRADER, generator, chosen.unary_minus, chosen.format_share, self._rows)
+        rewards = (chosen.unary_minus, chosen.format_share, chosen.reward)
+        return short_hash(prompt, GRADER, generator, rewards, self._rows)
 
 
 def _problem(statement: Statement, numbers: list[int], target: int) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from maskgrad.tasks.answers import tagged_answer, whole_answer
+from maskgrad.tasks.answers import EXTRACTOR, final_answer, tagged_answer
 from maskgrad.tasks.base import Example, Grade, Task, require_index, require_split, short_hash
+from maskgrad.tasks.compat import COMPAT, compat_grade
 from maskgrad.tasks.draws import keyed_random
 from maskgrad.tasks.grids import CELLS, MAX_BLANKS, draw_puzzle, split_grids
 from maskgrad.tasks.prompts import PROTOCOLS, completion_text, sudoku_prompt
@@ -16,6 +17,7 @@ from maskgrad.tasks.puzzle_files import checked_solution, load_sudoku_csv
 from maskgrad.tasks.settings import choice, optional_path, span, whole
 from maskgrad.tasks.sudoku_answer import GRADER, grade_grid
 
+REWARDS = ("cells", "solved", *COMPAT["sudoku"])
 REASONING = "Each empty cell takes the digit that its row, column and box still lack."
 
 _EXCHANGED = str.maketrans("1234", "2143")
@@ -25,9 +27,12 @@ _EXCHANGED = str.maketrans("1234", "2143")
 class SudokuSettings:
     """Settings of the task.
 
-    prompt: "compact" (16 digits in, 16 digits out) or "d1" (instructions; the answer stands in its tag).
+    prompt: "compact" (16 digits in, 16 digits out; an answer in tags or a box is read too), or "d1" and "tracerl"
+    (instructions; the answer stands in its tag), "espo" (the same with one worked grid), "spg" (the same with three
+    solved puzzles).
     blanks: fewest and most empty cells of generated puzzles, within 1 to 12.
-    reward: "solved" pays 1 for a solved grid, "cells" the share of empty cells that are right.
+    reward: "solved" pays 1 for a solved grid, "cells" the share of empty cells that are right; a name such as
+    "compat_d1" pays what that release pays, see `tasks/compat.py`.
     seed: chooses the stream of generated puzzles; which grid belongs to which split does not depend on it.
     file: CSV with columns Puzzle and Solution, served as the test split. The generated train split then excludes
     nothing of the file: with only 288 grids a foreign test set usually shares solutions with training.
@@ -41,7 +46,7 @@ class SudokuSettings:
 
     def __post_init__(self) -> None:
         choice("sudoku", "prompt", self.prompt, PROTOCOLS)
-        choice("sudoku", "reward", self.reward, ("cells", "solved"))
+        choice("sudoku", "reward", self.reward, REWARDS)
         whole("sudoku", "seed", self.seed, 0)
         object.__setattr__(self, "blanks", span("sudoku", "blanks", self.blanks, 1, MAX_BLANKS))
         object.__setattr__(self, "file", optional_path("sudoku", "file", self.file))
@@ -53,11 +58,13 @@ class SudokuTask(Task):
     name = "sudoku"
     grader = GRADER
     metrics = ("cell_accuracy",)
+    bounded = True
     columns = ("puzzle", "solution")
     aliases = {"Puzzle": "puzzle", "Solution": "solution"}
 
     def __init__(self, settings: SudokuSettings | None = None) -> None:
         self.settings = settings or SudokuSettings()
+        self.pays_in_full = not self.settings.reward.startswith("compat")
         self._rows = None if self.settings.file is None else load_sudoku_csv(Path(self.settings.file))
 
     def size(self, split: str) -> int | None:
@@ -96,11 +103,12 @@ class SudokuTask(Task):
         return completion_text(self.settings.prompt, cells, REASONING)
 
     def grade(self, example: Example, completion: str) -> Grade:
-        answer = whole_answer(completion) if self.settings.prompt == "compact" else tagged_answer(completion)
-        columns = example.columns
-        return grade_grid(columns["puzzle"], columns["solution"], answer, pay_cells=self.settings.reward == "cells")
+        answer = final_answer(completion) if self.settings.prompt == "compact" else tagged_answer(completion)
+        columns, reward = example.columns, self.settings.reward
+        strict = grade_grid(columns["puzzle"], columns["solution"], answer, pay_cells=reward == "cells")
+        return strict if reward in ("cells", "solved") else compat_grade("sudoku", reward, completion, columns, strict)
 
     def hash(self) -> str:
         settings = self.settings
         prompt = sudoku_prompt(settings.prompt, "0" * 16)
-        return short_hash(prompt, GRADER, settings.reward, settings.blanks, settings.seed, self._rows)
+        return short_hash(prompt, GRADER, EXTRACTOR, settings.reward, settings.blanks, settings.seed, self._rows)

@@ -83,7 +83,7 @@ class TrainingRun:
     def new(cls, config: RunConfig, out: Path, task: Task | None = None, console: Console | None = None) -> TrainingRun:
         """Load everything a fresh run needs; the folder is claimed before the model is loaded."""
         set_threads(config.train.threads)
-        task = task or make_task(config.task)
+        task = task or make_task(config.task, config.grading.settings())
         config.algorithm.check(config.rollout.sampler, config.rollout.group_size)
         checkpoint.claim(out)
         policy = starting_policy(config)
@@ -112,7 +112,7 @@ class TrainingRun:
         set_threads(config.train.threads)
         found = checkpoint.steps(out)
         policy = continued_policy(config, found[-1][1] / "model") if found else starting_policy(config)
-        return cls(config, out, policy, task or make_task(config.task), console)
+        return cls(config, out, policy, task or make_task(config.task, config.grading.settings()), console)
 
     def start(self) -> dict[str, Any]:
         """Run from the beginning in a fresh folder."""

@@ -72,7 +72,7 @@ def test_public_names_of_columns(tmp_path: Path) -> None:
 def test_a_protocol_that_is_named_decides_for_all_rows(tmp_path: Path) -> None:
     path = save(tmp_path / "s.jsonl", sudoku(SOLUTION), sudoku(f"<answer>{SOLUTION}</answer>"))
     assert [row["correct"] for row in graded(path, "sudoku", prompt="d1")[0]] == [False, True]
-    assert [row["correct"] for row in graded(path, "sudoku", prompt="compact")[0]] == [True, False]
+    assert [row["correct"] for row in graded(path, "sudoku", prompt="compact")[0]] == [True, True]
 
 
 def test_rows_of_eval_are_graded_by_the_rules_they_were_made_with(tmp_path: Path) -> None:

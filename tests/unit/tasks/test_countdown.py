@@ -89,7 +89,7 @@ def test_format_share(text: str, paid: float) -> None:
         ("<answer>2*3*4</answer><answer>1</answer>", "wrong"),
         ("2*3*4", "no_answer"),
         ("<answer>2*3*4", "no_answer"),
-        (r"<answer>\boxed{2*3*4</answer>", "no_answer"),
+        (r"<answer>\boxed{2*3*4</answer>", "ok"),  # the tag closed: one brace was forgotten, nothing was cut
     ],
 )
 def test_tagged_protocol(text: str, status: str) -> None:
@@ -103,7 +103,7 @@ def test_prompts_and_targets_per_protocol() -> None:
     prompt = tagged.example("train", 0).prompt
     assert isinstance(prompt, str) and "<answer>16+4-2</answer>" in prompt and "target 18" in prompt
     assert tagged.target(example).endswith(f"<answer>\n{compact.target(example)}\n</answer>")
-    assert tagged.hash() == "7c7d995f49a2"  # changes with the wording, the grader version and the settings
+    assert tagged.hash() == "1fa40facbda7"  # changes with the wording, the grader version and the settings
     assert compact.hash() != tagged.hash() != CountdownTask(CountdownSettings(prompt="d1", count=4)).hash()
 
 
