@@ -278,15 +278,16 @@ def recipes(known: argparse.Namespace, rest: list[str]) -> int:
         print(yaml.safe_dump(settings, sort_keys=False), end="")
         write_json(known.json, settings)
         return 0
+    tasks = [*sorted(TASKS), "gym:NAME"]
     listed = {name: read_recipe(name) for name in recipe_names()}
     assets = resources.files("maskgrad") / "assets"
-    models = sorted(p.name for p in assets.iterdir() if p.is_dir()) if assets.is_dir() else []
+    models = sorted(p.name for p in assets.iterdir() if (p / "config.json").is_file()) if assets.is_dir() else []
     for name, values in listed.items():
         print(f"{name:28} {'sft' if 'stages' in values else 'train'}   {values.get('about', '')}")
-    print(f"\nalgorithms  {', '.join(ALGORITHMS)}\ntasks       {', '.join(sorted(TASKS))}")
+    print(f"\nalgorithms  {', '.join(ALGORITHMS)}\ntasks       {', '.join(tasks)}")
     print(f"models      {', '.join('maskgrad:' + m for m in models)}")
     about = {name: values.get("about", "") for name, values in listed.items()}
-    write_json(known.json, {"recipes": about, "algorithms": list(ALGORITHMS), "tasks": sorted(TASKS), "models": models})
+    write_json(known.json, {"recipes": about, "algorithms": list(ALGORITHMS), "tasks": tasks, "models": models})
     return 0
 
 

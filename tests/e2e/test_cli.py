@@ -17,6 +17,7 @@ from maskgrad.cli import COMMANDS, main
 from maskgrad.config import RunConfig, merge, parse_overrides, recipe_names, run_config
 from maskgrad.reporting.journal import read, without_time
 from maskgrad.tasks.base import Grade
+from maskgrad.tasks.registry import TASKS
 
 MODEL = "maskgrad:base_sudoku_tiny"
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -87,7 +88,7 @@ def test_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = ok(capsys, "recipes", "--json", tmp_path / "recipes.json")
     listed = json.loads((tmp_path / "recipes.json").read_text())
     assert list(listed["recipes"]) == recipe_names() and listed["algorithms"] == list(ALGORITHMS)
-    assert listed["tasks"] == ["countdown", "sudoku"] and "base_sudoku_tiny" in listed["models"]
+    assert listed["tasks"] == [*sorted(TASKS), "gym:NAME"] and "base_sudoku_tiny" in listed["models"]
     for name in [*recipe_names(), *ALGORITHMS, MODEL]:
         assert name in text
 

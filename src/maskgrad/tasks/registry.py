@@ -60,10 +60,12 @@ def task_entry(name: object) -> TaskEntry:
 def make_task(settings: Mapping[str, Any], grading: GradingSettings | None = None) -> Task:
     """Build a task from a mapping with `name` and that task's settings; see `build_task`.
 
-    Completions of a task that is not bounded are judged by worker processes, under the limits of `grading`.
+    Completions of a task that is not bounded are judged by worker processes, under the limits of `grading`. A task that
+    was registered from outside the library is judged here: a worker could not build it.
     """
     task = build_task(settings)
-    return task if task.bounded else ServedTask(task, settings, grading)
+    ours = type(task).__module__.startswith("maskgrad.tasks.")
+    return ServedTask(task, settings, grading) if ours and not task.bounded else task
 
 
 def build_task(settings: Mapping[str, Any]) -> Task:
