@@ -61,8 +61,8 @@ OWN: dict[tuple[str, Setting], dict[str, Any]] = {
 }
 #: Short runs: what ratios break, they break within three dozen updates.
 RUN: dict[Setting, dict[str, Any]] = {
-    "noisy": {"optim": {"lr": 2e-4}, "train": {"max_updates": 36}},
-    "inflate": {"optim": {"lr": 1e-4}, "train": {"max_updates": 48}},
+    "noisy": {"optim": {"lr": 2e-4}, "train": {"max_updates": 28}},
+    "inflate": {"optim": {"lr": 1.5e-4}, "train": {"max_updates": 36}},
 }
 SHARED: dict[str, Any] = {
     "optim": {"schedule": "constant", "warmup_updates": 0, "weight_decay": 0.0, "max_grad_norm": 1.0},
