@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from maskgrad.algorithms import selection
 from maskgrad.algorithms.objective import Objective
@@ -37,6 +37,12 @@ class RandomRateView(Settings):
     low: float = Field(default=0.0, ge=0, le=1)
     high: float = Field(default=1.0, gt=0, le=1)
     structured: bool = True
+
+    @model_validator(mode="after")
+    def _rates(self) -> RandomRateView:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} lies above high {self.high}: swap or widen them")
+        return self
 
 
 class TraceSlicesView(Settings):
