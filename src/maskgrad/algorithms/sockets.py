@@ -96,6 +96,7 @@ def faults(view: View, bound: Bound, credit: Credit, objective: Objective, masks
     one_sided = bound.name != "sandwich" or bound.upper == "elbo"
     fresh_kl = masks == "fresh" and objective.needs_reference
     one_place = bound.name in ("token", "slice")
+    elsewhere = view.name == "random_rate" or (isinstance(view, ExactCountView) and not view.coupled)
     return [
         (
             view.name not in fits,
@@ -126,6 +127,11 @@ def faults(view: View, bound: Bound, credit: Credit, objective: Objective, masks
         (
             objective.kl != "none" and not one_sided and bound.upper == "zero",
             "a KL on the lower bound of samples whose upper bound is zero contradicts itself: set bound.upper",
+        ),
+        (
+            masks == "fresh" and bound.name == "token" and elsewhere,
+            f"fresh masks of view {view.name!r} score other tokens than the old policy's, which then have no ratio: "
+            "set masks to 'epoch', or use bound sequence or sandwich",
         ),
         (fresh_kl, "a KL to the reference needs the masks of the current policy: set masks to 'epoch'"),
         *_idle(credit),

@@ -18,7 +18,7 @@ def signal(progress: Progress, metrics: Mapping[str, Any]) -> str | None:
     if progress.flat_in_row != PATIENCE:
         return None
     return (
-        f"no prompt group of the last {PATIENCE} batches had different rewards (mean reward {metrics['reward']:.3g}), so "
-        "nothing was learned from them: look at samples/, check the reward function, or choose prompts that are solved "
-        "sometimes"
+        f"no prompt group of the last {PATIENCE} batches had different rewards (mean reward {metrics['reward']:.3g}), "
+        "so nothing was learned from them: look at samples/, check the reward function, or choose prompts that are "
+        "solved sometimes"
     )
