@@ -263,12 +263,20 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Recursive merge of mappings; `over` wins."""
+    """Recursive merge of mappings; `over` wins. Another `name` is another thing, so the settings of the first go."""
     out = dict(base)
     for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-        out[key] = merge(out[key], value) if both else value
+        before = out.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping) and _same_name(before, value):
+            out[key] = merge(before, value)
+        else:
+            out[key] = value
     return out
+
+
+def _same_name(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether both are settings of one thing: only two different names tell them apart."""
+    return "name" not in before or "name" not in after or before["name"] == after["name"]
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:

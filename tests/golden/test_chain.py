@@ -1,5 +1,5 @@
-"""Whole updates of the wd1, SPG and ESPO trainers: advantages, masks from the recorded seeds, old and reference values,
-loss, four recorded parameter gradients and the gradient norms of all weights, through the real model.
+"""Whole updates of the d1, wd1, SPG, ESPO and StableDRL trainers: advantages, masks from the recorded seeds, old and
+reference values, loss, recorded parameter gradients and the gradient norms of all weights, through the real model.
 
 The trainers draw masks from the global generator; `*_masks` below repeat those draws on generators of their own and
 are themselves held to the recorded noisy batches of the likelihood files.
@@ -7,38 +7,43 @@ are themselves held to the recorded noisy batches of the likelihood files.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
+from chains import (
+    HERE,
+    INDEX,
+    LIKELIHOOD,
+    PROXIES,
+    check_advantage,
+    check_gradients,
+    check_loss,
+    entries,
+    recorded,
+    rollouts,
+    scored,
+)
 from safetensors.torch import load_file
 from torch import Tensor
 
-from maskgrad.algorithms import ESPO, SPG, WD1, Algorithm
+from maskgrad.algorithms import ESPO, SPG, WD1, DiffuGRPO, StableDRL
 from maskgrad.algorithms.base import count
 from maskgrad.algorithms.surrogate import policy_loss
 from maskgrad.likelihood import elbo_views, views
-from maskgrad.likelihood.score import active_views, score, score_rows
-from maskgrad.models.load import load_policy
-from maskgrad.records import LossSum, MaskedViews, RolloutBatch, Units
+from maskgrad.likelihood.score import score
+from maskgrad.records import MaskedViews, RolloutBatch
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
-FOLDER, LIKELIHOOD = GOLDEN / "losses", GOLDEN / "likelihood"
-HERE = FOLDER.is_dir()
-INDEX = json.loads((FOLDER / "index.json").read_text()) if HERE else {}
-PROXIES = json.loads((LIKELIHOOD / "index.json").read_text()) if HERE else {}
 MASK = 500
-GRADIENT = {"rtol": 1e-3, "atol": 1e-4}
 
 pytestmark = pytest.mark.skipif(not HERE, reason="golden data (../shared/golden) is not here")
 
 
-def files(folder: Path, pattern: str, index: dict) -> list:
-    names = [
-        str(f.relative_to(folder)).removesuffix(".safetensors") for f in sorted(folder.glob(f"{pattern}.safetensors"))
-    ]
-    return [pytest.param(n, id=n.split("/")[-1]) for n in names if n in index]
+def proxies(pattern: str) -> list:
+    """Likelihood files that are both in the index and on disk."""
+    found = sorted(LIKELIHOOD.glob(f"{pattern}.safetensors"))
+    names = [str(f.relative_to(LIKELIHOOD)).removesuffix(".safetensors") for f in found]
+    return [pytest.param(n, id=n.split("/")[-1]) for n in names if n in PROXIES]
 
 
 # --- the trainers' draws --------------------------------------------------------------------------------------------
@@ -85,7 +90,7 @@ def spg_masks(live: Tensor, prompt: int, seed: int, args: dict) -> Tensor:
     return hidden
 
 
-@pytest.mark.parametrize("name", files(LIKELIHOOD, "spg/spg_[0-9]*_block_*", PROXIES))
+@pytest.mark.parametrize("name", proxies("spg/spg_[0-9]*_block_*"))
 def test_draws_of_spg(name: str) -> None:
     args, file = PROXIES[name]["args"], load_file(LIKELIHOOD / f"{name}.safetensors")
     live = load_file(LIKELIHOOD / "inputs.safetensors")["completion_mask"].bool()
@@ -93,7 +98,7 @@ def test_draws_of_spg(name: str) -> None:
         assert torch.equal(spg_masks(live, 6, seed, args), noisy == MASK)
 
 
-@pytest.mark.parametrize("name", files(LIKELIHOOD, "espo/espo_full_*", PROXIES))
+@pytest.mark.parametrize("name", proxies("espo/espo_[!d]*"))
 def test_draws_of_espo(name: str) -> None:
     file = load_file(LIKELIHOOD / f"{name}.safetensors")
     rows, length = file["input_ids"].shape[0], 16
@@ -105,91 +110,106 @@ def test_draws_of_espo(name: str) -> None:
 # --- updates --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def sampled():
-    """The policy that sampled."""
-    return load_policy(GOLDEN / "models" / "llada_tiny" / "base")
+def mean_field(algorithm: DiffuGRPO | WD1, batch: RolloutBatch, file: dict[str, Tensor], entry: dict) -> MaskedViews:
+    """Our mean-field views with the prompt masks of the inner iteration that the recorded loss belongs to."""
+    turn, p = entry["_step_in_compute_loss"] % entry["num_iterations"], entry["args"]["p_mask_prompt"]
+    hidden = wd1_masks(tuple(batch.tokens.shape), batch.prompt_length, int(file["mask_seeds"][turn]), p)
+    return replace(views.mean_field(batch, 0, p_prompt=algorithm.p_prompt), hidden=hidden)
 
 
-@pytest.fixture
-def current():
-    """The policy at loss time."""
-    policy = load_policy(GOLDEN / "models" / "llada_tiny" / "base")
-    weights = policy.weights()
-    with torch.no_grad():
-        for name, value in load_file(FOLDER / "chain" / "perturbed_model.safetensors").items():
-            weights[name].copy_(value)
-    return policy
+@pytest.mark.parametrize("name", entries("d1"))
+def test_chain_of_diffu_grpo(sampled, current, name: str) -> None:
+    entry, file = INDEX[name], recorded(name, "d1_diffu_grpo")
+    turn = entry["_step_in_compute_loss"] % entry["num_iterations"]
+    functions = torch.tensor([entry["rewards_func1"], entry["rewards_func2"]])
+    batch = rollouts(file, reward=torch.tensor(entry["reward_weights"]) @ functions)
+    algorithm = DiffuGRPO(beta=entry["beta"], clip_low=0.8, clip_high=1.2)  # the trainer's default epsilon
+    advantage, seen = algorithm.advantage(batch), mean_field(algorithm, batch, file, entry)
+    check_advantage(advantage[:, 0], file)
+    old = score(sampled, batch, seen, 100)
+    live = batch.live
+    for key in ("old_per_token_logps", "ref_per_token_logps"):
+        torch.testing.assert_close(old[:, 0][live], file[key][turn][live], rtol=0, atol=1e-4)
+    base = algorithm.units(old, seen, batch)
+    new = scored(current, algorithm, batch, seen)
+    loss = policy_loss(algorithm.objective(), new, advantage, batch.group, live, count(batch, seen), base, base)
+    check_loss(loss, entry["loss"])
+    assert loss.metrics["kl"][0] / loss.metrics["kl"][1] == pytest.approx(entry["metrics"]["kl"], abs=1e-4)
+    check_gradients(current, loss, file, entry["grad_norms"])
 
 
-def rollouts(file: dict[str, Tensor]) -> RolloutBatch:
-    tokens = torch.cat([file["prompt_ids"], file["completion_ids"]], 1)
-    live = file["completion_mask"].bool()
-    real = torch.cat([file["prompt_mask"].bool(), torch.ones_like(live)], 1)
-    index = torch.arange(len(tokens))
-    return RolloutBatch(tokens=tokens, attend=real, live=live, group=index // 3, sample=index, reward=file["rewards"])
-
-
-def scored(policy, algorithm: Algorithm, batch: RolloutBatch, seen: MaskedViews) -> Units:
-    row, view = active_views(seen)
-    values = score_rows(policy, batch, seen, row, view)
-    return algorithm.units(torch.zeros(seen.scored.shape).index_put((row, view), values), seen, batch)
-
-
-def check_update(policy, loss: LossSum, file: dict[str, Tensor], norms: dict[str, float]) -> None:
-    torch.testing.assert_close(loss.total.detach(), file["loss"], rtol=1e-4, atol=1e-4)
-    policy.zero_grad()
-    loss.total.backward()
-    weights = policy.weights()
-    recorded = [k for k in file if k.startswith("grad.")]
-    assert recorded
-    for key in recorded:
-        torch.testing.assert_close(weights[key.removeprefix("grad.")].grad, file[key], **GRADIENT)
-    for name, norm in norms.items():
-        assert float(weights[name].grad.norm()) == pytest.approx(norm, rel=1e-3, abs=1e-4), name
-
-
-@pytest.mark.parametrize("name", files(FOLDER, "chain/wd1*", INDEX))
+@pytest.mark.parametrize("name", entries("wd1"))
 def test_chain_of_wd1(current, name: str) -> None:
     """wd1 takes its softmax over the six rows of the micro-batch, so one group holds both prompts here; the centred
     rewards keep their prompt's mean."""
-    entry, file = INDEX[name], load_file(FOLDER / f"{name}.safetensors")
+    entry, file = INDEX[name], recorded(name, "wd1")
     batch, algorithm = rollouts(file), WD1(positive_only="psr" in name)
-    turn, prompt = entry["_step_in_compute_loss"] % entry["num_iterations"], batch.prompt_length
-    hidden = wd1_masks(batch.tokens.shape, prompt, int(file["mask_seeds"][turn]), entry["args"]["p_mask_prompt"])
-    shape = algorithm.views(batch, None, 0, 0)
-    seen = MaskedViews(hidden=hidden, scored=shape.scored, weight=shape.weight, unit=shape.unit, units=shape.units)
-    merged = torch.zeros_like(batch.group)
-    whole = RolloutBatch(**{**vars(batch), "group": merged, "reward": file["advantages"]})
-    new = scored(current, algorithm, whole, seen)
-    loss = policy_loss(algorithm.objective(), new, algorithm.advantage(whole), merged, batch.live, count(whole, seen))
-    check_update(current, loss, file, entry["grad_norms"])
+    centred = DiffuGRPO().advantage(batch)[:, 0]
+    check_advantage(centred, file)
+    batch = replace(batch, group=torch.zeros_like(batch.group), reward=centred)
+    seen = mean_field(algorithm, batch, file, entry)
+    args = scored(current, algorithm, batch, seen), algorithm.advantage(batch), batch.group, batch.live
+    loss = policy_loss(algorithm.objective(), *args, count(batch, seen))
+    check_loss(loss, entry["loss"])
+    check_gradients(current, loss, file, entry["grad_norms"])
 
 
-@pytest.mark.parametrize("name", files(FOLDER, "chain/spg*", INDEX))
+def block_views(batch: RolloutBatch, seed: int, args: dict) -> MaskedViews:
+    hidden = spg_masks(batch.live, batch.prompt_length, seed, args)
+    return views.sequence_views(hidden, hidden[:, :, batch.prompt_length :] & batch.live[:, None])
+
+
+def bound_of(args: dict) -> dict:
+    """Settings of the bounds and of the masks as `SPG` and `StableDRL` name them."""
+    bound = {"score": args["logp_estimation"], "beta_eubo": args["eubo_beta"], "omega": args["mix_weight"]}
+    return {**bound, "draws": args["num_t"], "block": args["block_length"], "mode": args["forward_type"]}
+
+
+@pytest.mark.parametrize("name", entries("spg"))
 def test_chain_of_spg(current, name: str) -> None:
-    entry, file = INDEX[name], load_file(FOLDER / f"{name}.safetensors")
-    batch, args = rollouts(file), entry["args"]
-    setting = {"score": args["logp_estimation"], "beta_eubo": args["eubo_beta"], "omega": args["mix_weight"]}
-    algorithm = SPG(draws=args["num_t"], block=args["block_length"], mode=args["forward_type"], **setting)
+    entry, file = INDEX[name], recorded(name, "spg_elbo")
+    batch, algorithm = rollouts(file), SPG(**bound_of(entry["args"]))
     turn = entry["_step_in_compute_loss"] % entry["num_iterations"]
-    hidden = spg_masks(batch.live, batch.prompt_length, int(file["mask_seeds"][turn]), args)
-    seen = views.sequence_views(hidden, hidden[:, :, batch.prompt_length :] & batch.live[:, None])
+    seen = block_views(batch, int(file["mask_seeds"][turn]), entry["args"])
     advantage = algorithm.advantage(batch)
-    torch.testing.assert_close(advantage[:, 0], file["advantages"], rtol=1e-4, atol=1e-6)
+    check_advantage(advantage[:, 0], file)
     new = scored(current, algorithm, batch, seen)
     loss = policy_loss(algorithm.objective(), new, advantage, batch.group, batch.live, count(batch, seen))
-    check_update(current, loss, file, entry["grad_norms"])
+    check_loss(loss, entry["loss"])
+    check_gradients(current, loss, file, entry["grad_norms"])
 
 
-@pytest.mark.parametrize("name", files(FOLDER, "chain/espo*", INDEX))
+@pytest.mark.parametrize("name", entries("stabledrl"))
+def test_chain_of_stabledrl(sampled, current, name: str) -> None:
+    """`compat: released`: fresh numerator masks, cap 5, softmax over the six rows of the device's batch, so one group
+    holds both prompts here while rewards are centred per prompt. The shaping reward is the same for all rows."""
+    entry, args = INDEX[name], INDEX[name]["config"]
+    file = recorded(name, "spg_elbo")
+    batch = rollouts(file, reward=torch.tensor(entry["base_rewards"]))
+    algorithm = StableDRL(compat="released", **bound_of(args))
+    assert args["use_snis"] and algorithm.clip_high == args["ais_clip_iw"]
+    advantage, whole = algorithm.advantage(batch), torch.zeros_like(batch.group)
+    check_advantage(advantage[:, 0], file)
+    before, seen = (block_views(batch, entry[f"mask_seed_{k}"], args) for k in ("reference", "loss"))
+    old = algorithm.units(score(sampled, batch, before, 100), before, batch)
+    new = scored(current, algorithm, batch, seen)
+    ratio = (new.lower - old.lower).detach().exp()
+    assert float(ratio.mean()) == pytest.approx(entry["iw_mean"], rel=1e-4)
+    assert float(ratio.max()) == pytest.approx(entry["iw_max"], rel=1e-4)
+    counts = count(replace(batch, group=whole), seen)
+    loss = policy_loss(algorithm.objective(), new, advantage, whole, batch.live, counts, old)
+    check_loss(loss, entry["loss"])
+    check_gradients(current, loss, file, entry["grad_norms"])
+
+
+@pytest.mark.parametrize("name", entries("espo"))
 def test_chain_of_espo(sampled, current, name: str) -> None:
-    entry, file = INDEX[name], load_file(FOLDER / f"{name}.safetensors")
+    entry, file = INDEX[name], recorded(name, "espo_noscale")
     batch, beta = rollouts(file), entry["beta"]
     clip = {"clip_low": 1 - entry["epsilon_low"], "clip_high": 1 + entry["epsilon_high"]}
     algorithm = ESPO(draws=entry["num_mc"], beta=beta, scale_rewards=entry["scale_rewards"], **clip)
     advantage = algorithm.advantage(batch)
-    torch.testing.assert_close(advantage[:, 0], file["advantages"], rtol=1e-4, atol=1e-6)
+    check_advantage(advantage[:, 0], file)
     whole = torch.ones_like(batch.live)
     losses = []
     for turn, seeds in enumerate(file["mask_seeds"][0].tolist()):
@@ -202,6 +222,7 @@ def test_chain_of_espo(sampled, current, name: str) -> None:
         args = new, advantage, batch.group, batch.live, count(batch, seen), old, old
         losses.append(policy_loss(algorithm.objective(), *args))
     # The index does not say which inner iteration the loss belongs to: it is the one whose value agrees.
-    best = min(losses, key=lambda x: abs(float(x.total.detach()) - float(file["loss"])))
+    best = min(losses, key=lambda x: abs(float(x.total.detach()) - entry["loss"]))
     assert best.metrics["kl"][0] / 6 == pytest.approx(entry["metrics"]["kl"], rel=1e-3)
-    check_update(current, best, file, entry["grad_norms"])
+    check_loss(best, entry["loss"])
+    check_gradients(current, best, file, entry["grad_norms"])

@@ -25,5 +25,6 @@ def test_equal_rewards_give_exactly_zero(value: float, size: int) -> None:
         advantages.leave_one_out(reward, group),
         advantages.stepwise(reward, returns, used, group, "pooled_loo"),
         advantages.stepwise(reward, returns, used, group, "rank_mean"),
+        advantages.stepwise(reward, returns, used, group, "outcome_loo"),
     ):
         assert bool((out == 0).all())

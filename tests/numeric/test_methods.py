@@ -612,6 +612,8 @@ FAULTS = {
         "masks": "fresh",
         "surrogate": {**PPO, "coef": "row_mean", "kl": "k3", "beta": 0.1},
     },
+    "score other tokens": {"view": {"name": "random_rate"}, "bound": {"name": "token"}, "masks": "fresh"},
+    "lies above high": {"view": {"name": "random_rate", "low": 0.9, "high": 0.1}, "bound": {"name": "token"}},
     "greater than or equal to 1": {"view": {"name": "exact_count", "draws": 0}},
     "greater than 0": {"surrogate": {**SNIS, "clip_high": 0.0, "coef": "row_mean"}},
 }

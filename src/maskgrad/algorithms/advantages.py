@@ -115,8 +115,7 @@ def stepwise(
         others = (group_sum(own, group) - own) / (group_sum(count, group) - count).clamp(min=1)
         out = returns - others[:, None]
     elif centring == "outcome_loo":
-        size = group_size(group)
-        out = returns - ((group_sum(reward, group) - reward) / (size - 1).clamp(min=1))[:, None]
+        out = returns - reward[:, None] + leave_one_out(reward, group)  # equal rewards leave no rounding
     elif centring == "rank_mean":
         out = returns - group_sum(filled, group) / group_sum(used.to(returns.dtype), group).clamp(min=1)
     else:

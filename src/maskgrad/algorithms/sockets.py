@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from maskgrad.algorithms import selection
 from maskgrad.algorithms.objective import Objective
@@ -37,6 +37,12 @@ class RandomRateView(Settings):
     low: float = Field(default=0.0, ge=0, le=1)
     high: float = Field(default=1.0, gt=0, le=1)
     structured: bool = True
+
+    @model_validator(mode="after")
+    def _rates(self) -> RandomRateView:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} lies above high {self.high}: swap or widen them")
+        return self
 
 
 class TraceSlicesView(Settings):
@@ -90,6 +96,7 @@ def faults(view: View, bound: Bound, credit: Credit, objective: Objective, masks
     one_sided = bound.name != "sandwich" or bound.upper == "elbo"
     fresh_kl = masks == "fresh" and objective.needs_reference
     one_place = bound.name in ("token", "slice")
+    elsewhere = view.name == "random_rate" or (isinstance(view, ExactCountView) and not view.coupled)
     return [
         (
             view.name not in fits,
@@ -120,6 +127,11 @@ def faults(view: View, bound: Bound, credit: Credit, objective: Objective, masks
         (
             objective.kl != "none" and not one_sided and bound.upper == "zero",
             "a KL on the lower bound of samples whose upper bound is zero contradicts itself: set bound.upper",
+        ),
+        (
+            masks == "fresh" and bound.name == "token" and elsewhere,
+            f"fresh masks of view {view.name!r} score other tokens than the old policy's, which then have no ratio: "
+            "set masks to 'epoch', or use bound sequence or sandwich",
         ),
         (fresh_kl, "a KL to the reference needs the masks of the current policy: set masks to 'epoch'"),
         *_idle(credit),

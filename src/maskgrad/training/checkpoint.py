@@ -36,6 +36,7 @@ class Progress:
     buffer_index: int = 0
     skipped_in_row: int = 0
     skipped: int = 0
+    flat_in_row: int = 0  # batches without a difference between the rewards of any group
     task: str = ""  # hash of the task the run was started with
     reference: str = ""  # hash of the weights a KL term refers to, if there is one
 

@@ -25,7 +25,7 @@ from maskgrad.reporting.journal import FILE_NAME, Journal
 from maskgrad.settings import parse
 from maskgrad.tasks.base import Example, Task, self_test
 from maskgrad.tasks.registry import make_task
-from maskgrad.training import checkpoint, optim
+from maskgrad.training import checkpoint, health, optim
 from maskgrad.training.card import model_card
 from maskgrad.training.checkpoint import Progress
 from maskgrad.training.collect import collect
@@ -277,6 +277,8 @@ class TrainingRun:
             if c.train.samples_every and (self.progress.batches - 1) % c.train.samples_every == 0:
                 self._save_samples(collected.texts)
             self._write("rollout", batch=self.progress.batches, **collected.metrics, time=clock)
+            if (message := health.signal(self.progress, collected.metrics)) is not None:
+                self._write("warning", message=message)
 
     def _example(self, index: int) -> Example:
         """Training example number `index`; finite sets are walked through in a new random order each epoch."""
