@@ -26,7 +26,7 @@ from maskgrad.tasks.puzzle_files import (
 )
 from maskgrad.tasks.settings import choice, optional_path, share, span, switch, whole
 
-GRADER = f"countdown strict 2, {EXTRACTOR}"
+GRADER = f"countdown strict 3, {EXTRACTOR}"
 REWARDS = ("strict", *COMPAT["countdown"])
 REASONING = "Signs and order are chosen so that every number is used once and the target is met."
 

@@ -8,9 +8,12 @@ from fractions import Fraction
 
 MAX_LENGTH = 256
 MAX_DEPTH = 32
+MAX_FRACTIONS = 8
 OPERATORS = "+-*/"
 
-_WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`"))
+_FULL_WIDTH = str.maketrans("０１２３４５６７８９＋－＊／（）＝", "0123456789+-*/()=")
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_WRAPPERS = (("```", "```"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`"))
 _LATEX = re.compile(r"\\(times|cdot|div|left\(|right\))(?![A-Za-z])")
 _LATEX_MEANING = {"times": "*", "cdot": "*", "div": "/", "left(": "(", "right)": ")"}
 _SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∙": "*", "∗": "*", "÷": "/", "∕": "/", "−": "-", "–": "-"})
@@ -35,7 +38,7 @@ def read_statement(text: str, operators: str = OPERATORS, *, unary_minus: bool =
     """Parse an expression with at most one trailing `= number`.
 
     Accepted: decimal integers without leading zeros, the given operators, round brackets, Unicode and LaTeX
-    signs for them, and one pair of math or code marks around the whole. Everything else raises
+    signs for them (fractions too), a full stop at the end, and one pair of math or code marks around the whole. Everything else raises
     IllegalExpression: powers, floor division, names, decimals, numbers side by side, signs before a number
     (unless `unary_minus`), more than 256 characters or 32 levels of brackets.
     """
@@ -52,10 +55,14 @@ def read_statement(text: str, operators: str = OPERATORS, *, unary_minus: bool =
 
 def _plain(text: str) -> str:
     """Text with marks around it removed and operator variants mapped to + - * / ( )."""
-    plain = text.strip()
+    plain = text.strip().translate(_FULL_WIDTH).rstrip(".").rstrip()
     for opening, closing in _WRAPPERS:
         if len(plain) > len(opening + closing) and plain.startswith(opening) and plain.endswith(closing):
             plain = plain[len(opening) : -len(closing)].strip()
+            break
+    for _ in range(MAX_FRACTIONS):
+        plain, replaced = _FRACTION.subn(r"((\1)/(\2))", plain)
+        if not replaced:
             break
     return _LATEX.sub(lambda match: _LATEX_MEANING[match.group(1)], plain).translate(_SIGNS)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 
 from maskgrad.tasks.answers import EXTRACTOR, Extracted, final_answer
 from maskgrad.tasks.base import Grade, Status
-from maskgrad.tasks.expression import IllegalExpression, read_statement
-from maskgrad.tasks.numbers import Number, last_number, read_number
+from maskgrad.tasks.math_expression import Unreadable, read_expression
+from maskgrad.tasks.math_values import NoValue, exact
+from maskgrad.tasks.numbers import Number, last_number, plain_text, read_number
 
-GRADER = f"gsm8k strict 1, {EXTRACTOR}"
+GRADER = f"gsm8k strict 2, {EXTRACTOR}"
 PERCENT = ("ignore_sign", "exact", "percent_or_fraction")
-
-_ARITHMETIC = re.compile(r"[0-9+\-*/().\s×÷−]+")
 
 
 def read_gold(text: str) -> Fraction | None:
@@ -32,19 +30,21 @@ def stated_number(answer: Extracted) -> Number | None:
     if len(text) <= 300:
         right = text.rsplit("=", 1)[-1].strip()
         number = read_number(right) if "=" in text else None
-        if number is None and _ARITHMETIC.fullmatch(right):
-            number = _arithmetic(right)
+        if number is None:
+            number = _arithmetic(plain_text(right))
         if number is not None:
             return number
     return last_number(text)
 
 
 def _arithmetic(text: str) -> Number | None:
-    try:
-        value = read_statement(text, unary_minus=True).value
-    except IllegalExpression:
+    """Value of arithmetic that was not worked out, such as 144/2; an exclamation mark is none of its signs here."""
+    if "!" in text:
         return None
-    return None if value is None else Number(value)
+    try:
+        return Number(exact(read_expression(text).tree, {}))
+    except (Unreadable, NoValue):
+        return None
 
 
 def values_equal(gold: Fraction, number: Number, percent: str) -> bool:

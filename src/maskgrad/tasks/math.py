@@ -4,6 +4,7 @@ set).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from maskgrad.tasks.answers import EXTRACTOR, Extracted, final_answer
@@ -17,10 +18,15 @@ from maskgrad.tasks.prompts import word_problem_answer
 from maskgrad.tasks.settings import choice
 from maskgrad.tasks.word_problems import REASONING, ProblemSplits, WordProblemSettings, unusable_gold
 
-GRADER = f"math strict 1, {EXTRACTOR}"
+GRADER = f"math strict 2, {EXTRACTOR}"
 REWARDS = ("strict", *COMPAT["math"])
 _TRAIN = Columns(problem=("problem", "question"), gold=("answer", "solution"))
 _TEST = Columns(problem=("problem", "question"), gold=("answer", "solution"))
+_SENTENCE = re.compile(
+    r"[A-Za-z][A-Za-z ,'’-]*?\b(?:is|are|equals):?\s+(\S.*?)\.?|(?:final )?answer:\s*(\S.*?)\.?",
+    re.IGNORECASE | re.DOTALL,
+)
+MAX_SENTENCE = 2000
 _STATUS: dict[str, Status] = {"equal": "ok", "error": "error"}
 
 
@@ -70,6 +76,17 @@ def _has_unknown(value: Value) -> bool:
     return value.kind == "unknown" or any(_has_unknown(part) for part in value.parts)
 
 
+def stated_in_words(text: str) -> str:
+    """What the last sentence says the answer is: the rest of "The answer is ..." or of "Answer: ..."; empty if it is no
+    such sentence. Words alone may stand before "is".
+    """
+    if len(text) > MAX_SENTENCE:
+        return ""
+    sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z])|\n", text.strip())[-1].strip()
+    match = _SENTENCE.fullmatch(sentence)
+    return (match.group(1) or match.group(2)) if match else ""
+
+
 class _Splits(ProblemSplits):
     def gold_problem(self, gold: str) -> str:
         return gold_problem(gold)
@@ -112,12 +129,19 @@ class MathTask(Task):
         if not gold:
             return unusable_gold("is missing or cut off")
         answer = final_answer(completion)
-        strict = _graded(
-            answer, compare(gold=gold, answer=answer.text, policy=self.settings.policy) if answer.text else None
-        )
+        strict = _graded(answer, self._verdict(gold, answer.text) if answer.text else None)
         if self.settings.reward == "strict":
             return strict
         return compat_grade("math", self.settings.reward, completion, example.columns, strict)
+
+    def _verdict(self, gold: str, answer: str) -> Verdict:
+        """Verdict on the answer as it stands, else on what its last sentence states."""
+        verdict = compare(gold=gold, answer=answer, policy=self.settings.policy)
+        stated = stated_in_words(answer)
+        if verdict.outcome == "equal" or not stated:
+            return verdict
+        again = compare(gold=gold, answer=stated, policy=self.settings.policy)
+        return again if again.outcome == "equal" else verdict
 
     def hash(self) -> str:
         grader = f"{GRADER}, {self.settings.policy}, math-verify {version()}"

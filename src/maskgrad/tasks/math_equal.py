@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 from maskgrad.tasks.draws import below, keyed_random
 from maskgrad.tasks.math_expression import Expression, Tree
+from maskgrad.tasks.math_latex import latex
 from maskgrad.tasks.math_library import LibraryError, parsed, too_large, verified
 from maskgrad.tasks.math_objects import Value, read_value
 from maskgrad.tasks.math_values import NoValue, approximate, exact
@@ -91,8 +92,10 @@ class _Comparison:
         if gold.kind != answer.kind:
             if "based" in (gold.kind, answer.kind):
                 return Verdict("unknown", "one side names a number base")
-            if "equation" in (gold.kind, answer.kind):
-                return Verdict("unknown", "an equation against a value")
+            if answer.kind == "equation":
+                return self._chain(gold, answer.parts)
+            if gold.kind == "equation":
+                return Verdict("unknown", "a value against an equation")
             return Verdict("different", f"a {answer.kind} where a {gold.kind} was asked for")
         return self._same_kind(gold, answer, text)
 
@@ -162,6 +165,7 @@ class _Comparison:
             return Verdict("unknown", "a rounded decimal against an irrational number")
         if not self._library:
             return Verdict("unknown", "undecided by the first pass")
+        gold_text, answer_text = latex(gold.tree), latex(answer.tree)
         reason = too_large(gold_text) or too_large(answer_text)
         if reason:
             return Verdict("unknown", reason)
@@ -175,8 +179,18 @@ class _Comparison:
             else Verdict("unknown", "the library does not see them as equal", True)
         )
 
+    def _chain(self, gold: Value, sides: Sequence[Value]) -> Verdict:
+        """A value worked out in steps, such as x = 6/4 = 3/2: equal if every side but a name in front is."""
+        stated = sides[1:] if _is_name(sides[0]) else sides
+        verdicts = [self.values(gold, side) for side in stated]
+        if stated and all(verdict.outcome == "equal" for verdict in verdicts):
+            return _joined(verdicts)
+        return Verdict("unknown", "an equation against a value")
+
     def _equations(self, gold: Sequence[Value], answer: Sequence[Value]) -> Verdict:
         """Equal if the differences of the sides are proportional, or if the sides agree one by one or crosswise."""
+        if len(gold) != 2 or len(answer) != 2:
+            return self._in_order(gold, answer)
         trees = [_difference(gold), _difference(answer)]
         if trees[0] is not None and trees[1] is not None:
             decided = _proportional(trees[0], trees[1])
@@ -193,16 +207,26 @@ _LEAVES = ("number", "expression", "text")
 
 
 def _named_values(gold: Value, answer: Value) -> tuple[Value, Value]:
-    """What stands after a lone name and an equals sign, where only one side has one."""
-    if answer.kind == "equation" and gold.kind != "equation" and _is_name(answer.parts[0]):
-        return gold, answer.parts[1]
-    if gold.kind == "equation" and answer.kind != "equation" and _is_name(gold.parts[0]):
-        return gold.parts[1], answer
+    """What a lone name equals, where only one side has one."""
+    if answer.kind == "equation" and gold.kind != "equation":
+        return gold, _named(answer)
+    if gold.kind == "equation" and answer.kind != "equation":
+        return _named(gold), answer
     return gold, answer
 
 
+def _named(equation: Value) -> Value:
+    """The other side of a name, in x = 5 or 5 = x; else the equation."""
+    if len(equation.parts) != 2:
+        return equation
+    first, second = equation.parts
+    return second if _is_name(first) else first if _is_name(second) else equation
+
+
 def _is_name(side: Value) -> bool:
-    """A letter, a product of letters such as AB, or a function of letters such as f(x)."""
+    """A letter, a product of letters such as AB, a function of letters such as f(x), or a tuple of letters."""
+    if side.kind == "ordered":
+        return all(part.kind in ("expression", "text") and len(part.text) == 1 for part in side.parts)
     bare = side.text.replace("(", "").replace(")", "").replace("\\", "").replace(" ", "")
     return side.kind in ("expression", "text") and bare.isalpha() and len(bare) <= 12
 

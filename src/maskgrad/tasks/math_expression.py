@@ -21,44 +21,11 @@ MAX_DEPTH = 40
 
 Tree = tuple[Any, ...]
 
-GREEK = frozenset(
-    [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "varepsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "vartheta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "sigma",
-        "tau",
-        "phi",
-        "varphi",
-        "chi",
-        "psi",
-        "omega",
-        "infty",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Sigma",
-        "Phi",
-        "Psi",
-        "Omega",
-    ]
-)
+GREEK = frozenset([
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota",
+    "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "varphi", "chi", "psi", "omega",
+    "infty", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi", "Psi", "Omega"
+])  # fmt: skip
 FUNCTIONS = frozenset(
     ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "exp"]
 )
@@ -72,7 +39,6 @@ _WORDS = re.compile(r"(?<![A-Za-z\\])(sqrt|pi|{})(?![A-Za-z])".format("|".join(s
 _SYMBOLS = str.maketrans(
     {
         "π": "\\pi ",
-        "√": "\\sqrt ",
         "·": "*",
         "⋅": "*",
         "∗": "*",
@@ -84,6 +50,13 @@ _SYMBOLS = str.maketrans(
         "θ": "\\theta ",
     }
 )
+
+
+_ROOT_SIGN = re.compile(r"√\s*([0-9]+(?:\.[0-9]+)?)?")
+_BARS = re.compile(r"\\[lr]?vert(?![A-Za-z])")
+_ANGLE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|°)")
+_TRIGONOMETRIC = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
 
 
 class Unreadable(ValueError):
@@ -107,8 +80,25 @@ def read_expression(text: str) -> Expression:
     return Expression(tree, frozenset(parser.symbols))
 
 
+def has_angle(text: str) -> bool:
+    """Whether degrees stand in the argument of a trigonometric function."""
+    return _TRIGONOMETRIC.search(text) is not None and _ANGLE.search(text) is not None
+
+
+def _one_notation(text: str) -> str:
+    """Symbols, words and old macros in the notation that the parser reads."""
+    text = _ROOT_SIGN.sub(lambda match: f"\\sqrt{{{match.group(1)}}}" if match.group(1) else "\\sqrt ", text)
+    if has_angle(text):
+        text = _ANGLE.sub(r"(\1\\pi/180)", text)
+    text = _OVER.sub(r"\\frac{\1}{\2}", text)
+    if text.count("\\over") == 1 and re.search(r"\\over(?![A-Za-z])", text) and "{" not in text:
+        text = "\\frac{{{}}}{{{}}}".format(*text.split("\\over"))
+    text = _BARS.sub("|", text).translate(_SYMBOLS)
+    return _WORDS.sub(lambda match: "\\" + match.group(1) + " ", text).rstrip()
+
+
 def _tokens(text: str) -> list[tuple[str, str]]:
-    text = _WORDS.sub(lambda match: "\\" + match.group(1) + " ", text.translate(_SYMBOLS)).rstrip()
+    text = _one_notation(text)
     tokens: list[tuple[str, str]] = []
     place = 0
     while place < len(text):

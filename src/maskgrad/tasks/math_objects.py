@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from maskgrad.tasks.math_expression import Expression, Unreadable, read_expression
+from maskgrad.tasks.math_expression import Expression, Unreadable, has_angle, read_expression
 from maskgrad.tasks.numbers import Number, plain_text, read_number
 
 MAX_LENGTH = 1000
@@ -43,6 +43,7 @@ _RELATION_SIGN = {
 }
 _UNION = re.compile(r"\\cup(?![A-Za-z])|∪")
 _SEPARATOR_WORDS = re.compile(r"\s+(?:and|or)\s+|\\text\s*\{\s*(?:and|or)\s*\}")
+_OR = re.compile(r"\s+or\s+|\\text\s*\{\s*or\s*\}|\\lor(?![A-Za-z])|\\vee(?![A-Za-z])")
 _OPENING = "([{"
 _CLOSING = ")]}"
 
@@ -76,8 +77,20 @@ def read_value(text: str, depth: int = 0) -> Value:
     number = read_number(text)
     if number is not None:
         return Value("number", text, number=number, expression=_expression_of(text))
-    text = _DEGREES_AT_END.sub("", _UNIT_AT_END.sub("", text)).strip()
-    for reader in (_matrix, _membership, _union, _relation, _enclosed, _list, _plus_minus, _based):
+    text = _UNIT_AT_END.sub("", text).strip()
+    text = text if has_angle(text) else _DEGREES_AT_END.sub("", text).strip()
+    for reader in (
+        _empty,
+        _matrix,
+        _membership,
+        _alternatives,
+        _union,
+        _relation,
+        _enclosed,
+        _list,
+        _plus_minus,
+        _based,
+    ):
         value = reader(text, depth)
         if value is not None:
             return value
@@ -157,6 +170,19 @@ def _matrix(text: str, depth: int) -> Value | None:
     return Value("matrix", text, cells, f"{len(rows)}x{len(rows[0])}")
 
 
+def _empty(text: str, depth: int) -> Value | None:
+    return Value("set", text) if text in ("\\emptyset", "\\varnothing", "∅") else None
+
+
+def _alternatives(text: str, depth: int) -> Value | None:
+    """Inequalities joined by "or" are the union of their intervals."""
+    pieces = split_outside(text, _OR)
+    if len(pieces) < 2 or not all(_RELATION.search(piece) for piece in pieces):
+        return None
+    parts = _parts(pieces, depth)
+    return Value("union", text, parts) if all(part.kind == "ordered" for part in parts) else None
+
+
 def _membership(text: str, depth: int) -> Value | None:
     match = _MEMBER.fullmatch(text)
     return read_value(match.group(1), depth + 1) if match else None
@@ -168,15 +194,15 @@ def _union(text: str, depth: int) -> Value | None:
 
 
 def _relation(text: str, depth: int) -> Value | None:
-    """An equation of two sides, or an inequality in one letter as the interval it describes."""
+    """An equation of two sides or more, or an inequality in one letter as the interval it describes."""
     relations = [match.group() for match in _RELATION.finditer(text)]
     sides = split_outside(text, _RELATION)
     if relations and len(sides) == len(relations) + 1:
         return _interval(text, sides, [_RELATION_SIGN.get(sign, "?") for sign in relations], depth)
     sides = split_outside(text, "=")
-    if len(sides) < 2 or len(split_outside(text, ",")) > 1:
+    if len(sides) < 2 or any(len(split_outside(text, mark)) > 1 for mark in (",", _SEPARATOR_WORDS)):
         return None
-    if len(sides) > 2 or not all(side.strip() for side in sides):
+    if not all(side.strip() for side in sides):
         return Value("unknown", re.sub(r"\s", "", text))
     return Value("equation", text, _parts(sides, depth))
 

@@ -1,8 +1,8 @@
 r"""One reader of numbers for all tasks: text to an exact rational, with its unit and whether it is a percentage.
 
 Read are signs, decimals with a leading or trailing point, thousands separators (comma, thin space, LaTeX `{,}`,
-`,\!`, `\,`), currency marks, fractions (`3/4`, `\frac{3}{4}`, `\frac34`), mixed numbers, scientific notation, percent
-and unit words. Digits with spaces between them are one number only where the groups are valid. Full-width digits
+`,\!`, `\,`), currency marks, fractions (`3/4`, `\frac{3}{4}`, `\frac34`), mixed numbers, repeating decimals
+(`0.1\overline{6}`), scientific notation, percent and unit words, and "negative" or "minus" in place of a sign. Digits with spaces between them are one number only where the groups are valid. Full-width digits
 count as digits, digits of other scripts do not. Equality of numbers is equality of rationals, never of text.
 """
 
@@ -73,75 +73,17 @@ _DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°|\\degree)\s*")
 _UNIT = re.compile(
     r"[A-Za-z][A-Za-z.'’]*(?:\s*(?:\^\s*\{?[0-9]\}?|²|³))?(?:[\s/·-]+[A-Za-z][A-Za-z.'’]*(?:\s*(?:\^\s*\{?[0-9]\}?|²|³))?)*"
 )
+_REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{\s*([0-9]{1,40})\s*\}")
 _SIMPLE = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.[0-9]+)?")
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SHORT_UNITS = frozenset(
-    [
-        "m",
-        "g",
-        "s",
-        "h",
-        "l",
-        "mm",
-        "cm",
-        "dm",
-        "km",
-        "mg",
-        "kg",
-        "ml",
-        "cl",
-        "dl",
-        "lb",
-        "lbs",
-        "oz",
-        "ft",
-        "in",
-        "mi",
-        "yd",
-        "yr",
-        "mph",
-        "kph",
-        "min",
-        "hr",
-        "hrs",
-        "sec",
-        "am",
-        "pm",
-    ]
-)
-_NOT_UNITS = frozenset(
-    [
-        "and",
-        "or",
-        "to",
-        "by",
-        "pi",
-        "sqrt",
-        "sin",
-        "cos",
-        "tan",
-        "log",
-        "ln",
-        "exp",
-        "mod",
-        "i",
-        "e",
-        "x",
-        "y",
-        "z",
-        "n",
-        "over",
-        "times",
-        "plus",
-        "minus",
-        "not",
-        "is",
-        "are",
-        "frac",
-        "if",
-        "no",
-    ]
-)
+_SHORT_UNITS = frozenset([
+    "m", "g", "s", "h", "l", "mm", "cm", "dm", "km", "mg", "kg", "ml", "cl", "dl", "lb", "lbs", "oz", "ft",
+    "in", "mi", "yd", "yr", "mph", "kph", "min", "hr", "hrs", "sec", "am", "pm"
+])  # fmt: skip
+_NOT_UNITS = frozenset([
+    "and", "or", "to", "by", "pi", "sqrt", "sin", "cos", "tan", "log", "ln", "exp", "mod", "i", "e", "x",
+    "y", "z", "n", "over", "times", "plus", "minus", "not", "is", "are", "frac", "if", "no"
+])  # fmt: skip
 
 
 def plain_text(text: str) -> str:
@@ -187,6 +129,10 @@ def read_number(text: str) -> Number | None:
 
 def _read_plain(rest: str) -> Number | None:
     negative, rest = _sign(rest)
+    repeating = _REPEATING.fullmatch(rest)
+    if repeating:
+        value = _repeating(*repeating.groups())
+        return None if value is None else Number(-value if negative else value)
     match = _CORE.match(rest)
     if match is None or not match.group():
         return None
@@ -206,7 +152,7 @@ def _read_plain(rest: str) -> Number | None:
 
 def _sign(text: str) -> tuple[bool, str]:
     """Sign and currency mark in either order, taken off the front."""
-    negative = False
+    text, negative = _NEGATIVE_WORD.sub("-", text), False
     for _ in range(2):
         text = _CURRENCY.sub("", text)
         if text[:1] in ("-", "+"):
@@ -239,6 +185,12 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if whole is None or whole.denominator != 1 or not fraction >= 0:
         return None
     return whole + fraction
+
+
+def _repeating(whole: str, fixed: str, period: str) -> Fraction | None:
+    """Value of a decimal whose period has a bar over it."""
+    start = decimal(f"{whole}.{fixed}")
+    return None if start is None else start + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
 
 
 def decimal(text: str | None) -> Fraction | None:
@@ -283,6 +235,8 @@ _IN_PROSE = re.compile(
     rf"{_FRACTION.replace('(?P<f', '(?P<p')}|(?<![0-9A-Za-z.]){_DECIMAL}(?:\s*/\s*[0-9]+(?![0-9,.]*[A-Za-z]))?"
 )
 _BEFORE = re.compile(r"(?P<term>[\w)\]}]?)(?P<gap>\s*)-(?P<space>\s*)(?:\\?[$€£])?\s*$")
+_NEGATIVE_WORD = re.compile(r"^(?:negative|minus)\s+", re.IGNORECASE)
+_NEGATIVE_BEFORE = re.compile(r"\bnegative\s+(?:\\?[$€£])?\s*$", re.IGNORECASE)
 _REACH = 120  # characters looked at before the last digit
 
 
@@ -300,6 +254,8 @@ def last_number(text: str) -> Number | None:
     if number is None:
         return None
     percent = re.match(r"\s*(?:\\?%|percent\b)", flat[found[-1].end() :]) is not None
-    before = _BEFORE.search(flat[: found[-1].start()])
+    lead = flat[: found[-1].start()]
+    before = _BEFORE.search(lead)
     minus = before is not None and (not before["term"] or (bool(before["gap"]) and not before["space"]))
+    minus = minus or _NEGATIVE_BEFORE.search(lead) is not None
     return Number(-number.value if minus else number.value, "", percent)

@@ -9,13 +9,15 @@ from maskgrad.tasks.answers import Extracted
 from maskgrad.tasks.base import Grade
 from maskgrad.tasks.grids import CELLS, grid_texts
 
-GRADER = "sudoku strict 1"
+GRADER = "sudoku strict 2"
 MAX_TEXT = 2000
 
 _FULL_WIDTH = str.maketrans("０１２３４５６７８９", "0123456789")
-_ROW_LABEL = re.compile(r"\brow\s?[1-4]\s?[:.)]", re.IGNORECASE)
+_ROW_LABEL = re.compile(r"\b(?:row|r)\s?[1-4]\s?[:.)]", re.IGNORECASE)
+_BREAK = re.compile(r"<br\s?/?>|\\\\")
+_GRID_RUN = re.compile(r"(?<![0-9A-Za-z])[0-9]{16}(?![0-9A-Za-z])")
 _FENCE = re.compile(r"```[a-z]*")
-_SEPARATORS = re.compile("[\\s|+_,;*`'\"\\[\\](){}\u2500-\u257f-]+")
+_SEPARATORS = re.compile("[\\s|+_,;:./&$*`'\"\\[\\](){}\u2500-\u257f-]+")
 
 
 @functools.cache
@@ -26,17 +28,20 @@ def _solved_grids() -> frozenset[str]:
 def read_cells(text: str) -> str | None:
     """The digits of a grid in reading order, or None when the text is not a grid.
 
-    Whitespace, grid lines, brackets, commas, code fences and labels such as "Row 1:" are removed; full-width
-    digits count as digits. A paragraph with words in it is commentary and left out. Any other character makes
-    the text unreadable. The number of digits is not checked here.
+    Whitespace, grid lines, brackets, punctuation, code fences and labels such as "Row 1:" are removed; full-width
+    digits count as digits. A line with words in it is commentary and left out, unless it holds the only run of 16
+    digits and nothing else is left. Any other character makes the text unreadable. The number of digits is not checked
+    here.
     """
     if len(text) > MAX_TEXT:
         return None
-    plain = _FENCE.sub(" ", _ROW_LABEL.sub(" ", text.translate(_FULL_WIDTH)))
-    paragraphs = re.split(r"\n[^\S\n]*\n", plain)
-    grid = " ".join(part for part in paragraphs if not any(char.isalpha() for char in part))
+    plain = _FENCE.sub(" ", _ROW_LABEL.sub(" ", _BREAK.sub("\n", text.translate(_FULL_WIDTH))))
+    grid = " ".join(line for line in plain.split("\n") if not any(char.isalpha() for char in line))
     cells = _SEPARATORS.sub("", grid)
-    return cells if re.fullmatch("[0-9]+", cells) else None
+    if cells:
+        return cells if re.fullmatch("[0-9]+", cells) else None
+    runs = _GRID_RUN.findall(plain)
+    return runs[0] if len(runs) == 1 else None
 
 
 def cell_accuracy(puzzle: str, solution: str, cells: str) -> float:
