@@ -19,6 +19,7 @@ from maskgrad.errors import UserError
 from maskgrad.reporting.console import Console
 from maskgrad.settings import parse
 from maskgrad.tasks.base import Task
+from maskgrad.tasks.contamination import refuse_known_file
 from maskgrad.tasks.custom import CustomTask
 from maskgrad.tasks.registry import make_task
 from maskgrad.tasks.rewards import RewardFunction
@@ -84,5 +85,8 @@ class Trainer:
 
 
 def _rows(data: Any) -> Any:
-    """The data set, read from its file if it is given as a path."""
-    return load_rows(data) if isinstance(data, (str, Path)) else data
+    """The data set, read from its file if it is given as a path; a public test set is refused."""
+    if not isinstance(data, (str, Path)):
+        return data
+    refuse_known_file(Path(data))
+    return load_rows(data)

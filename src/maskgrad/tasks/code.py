@@ -18,10 +18,11 @@ from maskgrad.tasks.code_blocks import defined_names, find_program
 from maskgrad.tasks.code_compat import COMPAT_REWARDS, compat_reward
 from maskgrad.tasks.code_prompts import CODE_PROTOCOLS, code_prompt
 from maskgrad.tasks.code_rows import CodeRow, code_rows, example_from_row, read_rows
-from maskgrad.tasks.code_splits import SOURCES, hub_rows, split_rows
+from maskgrad.tasks.code_splits import SOURCES, hub_rows, split_rows, without_test_rows
+from maskgrad.tasks.layout import paid_for_layout
 from maskgrad.tasks.sandbox import NAMES, SANDBOXES, Limits, check_sandbox
 from maskgrad.tasks.sandbox_run import ProgramTests, run_program
-from maskgrad.tasks.settings import choice, optional_path, whole
+from maskgrad.tasks.settings import choice, layout_weight, optional_path, whole
 
 GRADER = "code strict 1"
 REWARDS = ("pass_fraction", "all", *COMPAT_REWARDS)
@@ -37,6 +38,7 @@ class CodeSettings:
     in place of the hub. reward: "pass_fraction", "all" (every test or nothing), or a published rule, see code_compat.
     sandbox: "bwrap", or "rlimit", which is weaker. test_seconds, total_seconds: CPU time of a test and of a program;
     wall time is three times that. memory: MiB of one program. seed: chooses the validation split of a training set.
+    format_weight: added to the reward for the layout of prompt d1, see `layout.has_layout`.
     """
 
     prompt: str = "espo"
@@ -47,6 +49,7 @@ class CodeSettings:
     total_seconds: float = 12.0
     memory: int = 512
     seed: int = 42
+    format_weight: float = 0.0
 
     def __post_init__(self) -> None:
         choice("code", "prompt", self.prompt, CODE_PROTOCOLS)
@@ -56,6 +59,8 @@ class CodeSettings:
         whole("code", "seed", self.seed, 0)
         for key in ("test_seconds", "total_seconds"):
             object.__setattr__(self, key, _seconds(key, getattr(self, key)))
+        weight = layout_weight("code", self.format_weight, self.prompt, ("d1",))
+        object.__setattr__(self, "format_weight", weight)
         object.__setattr__(self, "file", optional_path("code", "file", self.file))
 
     def limits(self) -> Limits:
@@ -79,7 +84,7 @@ class CodeTask(Task):
         self.settings = settings or CodeSettings()
         check_sandbox(self.settings.sandbox)
         self.sandbox = NAMES[self.settings.sandbox]
-        self.pays_in_full = self.settings.reward not in COMPAT_REWARDS
+        self.pays_in_full = self.settings.reward not in COMPAT_REWARDS and not self.settings.format_weight
         # Wall time of grading one answer, start of the interpreters included; published rewards run it again.
         self.item_seconds = 2 * (self.settings.limits().wall + 30.0)
         self.dropped = 0
@@ -91,7 +96,12 @@ class CodeTask(Task):
         """Rows by split, from the file or else from the hub."""
         file = self.settings.file
         raw = hub_rows(self.name) if file is None else read_rows(Path(file))
-        rows, self.dropped = code_rows(self.name, raw, str(file or SOURCES[self.name].hub))
+        where = str(file or SOURCES[self.name].hub)
+        rows, self.dropped = code_rows(self.name, raw, where)
+        if SOURCES[self.name].trains:
+            clean = without_test_rows(rows, where)
+            self.dropped += len(rows) - len(clean)
+            return split_rows(self.name, clean, self.settings.seed)
         return split_rows(self.name, rows, self.settings.seed)
 
     def size(self, split: str) -> int | None:
@@ -116,7 +126,8 @@ class CodeTask(Task):
         return f"```python\n{example.columns['solution'].strip()}\n```"
 
     def grade(self, example: Example, completion: str) -> Grade:
-        return grade_program(example, completion, self.settings)
+        grade = grade_program(example, completion, self.settings)
+        return paid_for_layout(grade, completion, self.settings.format_weight)
 
     def hash(self) -> str:
         chosen = self.settings
@@ -125,7 +136,7 @@ class CodeTask(Task):
         if chosen.file is not None:
             rows = [(split, [(row.id, row.tests) for row in rows]) for split, rows in self._rows.items()]
         limits = (chosen.sandbox, chosen.test_seconds, chosen.total_seconds, chosen.memory)
-        return short_hash(prompt, GRADER, chosen.reward, limits, chosen.seed, rows)
+        return short_hash(prompt, GRADER, chosen.reward, chosen.format_weight, limits, chosen.seed, rows)
 
     def check(self) -> None:
         """Run a program known to be right; RuntimeError when the sandbox does not pass it on this machine."""

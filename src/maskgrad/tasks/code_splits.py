@@ -10,6 +10,7 @@ from typing import Any
 
 from maskgrad.errors import UserError
 from maskgrad.tasks.code_rows import CodeRow
+from maskgrad.tasks.contamination import known_test_of
 
 VALIDATION_SHARE = 0.1  # of a training set, as published for KodCode
 
@@ -54,6 +55,18 @@ def hub_rows(name: str) -> Iterable[Mapping[str, Any]]:
             f"task {name}: {source.hub} cannot be loaded ({type(error).__name__}: {reason}): give file=PATH instead"
         ) from error
     return rows
+
+
+def without_test_rows(rows: Sequence[CodeRow], where: str) -> list[CodeRow]:
+    """Rows of a training set that are no problems of a known test set. UserError if half of them or more are."""
+    tests = [known_test_of(row.question, " ".join(row.tests.tests)) for row in rows]
+    found = [test for test in tests if test]
+    if 2 * len(found) >= len(rows):
+        raise UserError(
+            f"{where} holds {len(found)} problems of the test set {found[0]} in {len(rows)} rows; do not train on it "
+            f"(task {found[0].partition('_')[0]} serves it as test data)"
+        )
+    return [row for row, test in zip(rows, tests, strict=True) if not test]
 
 
 def split_rows(name: str, rows: Sequence[CodeRow], seed: int) -> dict[str, Sequence[CodeRow]]:

@@ -47,6 +47,24 @@ def known_tests() -> dict[str, str]:
     return table
 
 
+def refuse_known_file(path: Path) -> None:
+    """UserError if the file is a public test set, whatever its name (by the hash of its content)."""
+    if not path.is_file():
+        return
+    digest = hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+    listed = (resources.files("maskgrad") / "assets" / "test_hashes" / "files.sha256").read_text(encoding="ascii")
+    for line in listed.splitlines():
+        known, _, name = line.partition(" ")
+        if known == digest:
+            raise UserError(f"{path} is the public test set {name}: it is there to be tested on, not to train on")
+
+
+def known_test_of(*texts: str) -> str:
+    """Name of the known test set that one of the texts (a problem, or its tests) belongs to; empty if none."""
+    known = known_tests()
+    return next((known[key] for key in map(problem_hash, texts) if key in known), "")
+
+
 def without_test_problems(source: str | Path, found: ProblemSet, test: list[Problem]) -> ProblemSet:
     """Training rows less those of known test sets and of `test`, with their number in `dropped`.
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from maskgrad.tasks.compat import COMPAT, compat_grade
 from maskgrad.tasks.countdown_problems import draw_problem, solve
 from maskgrad.tasks.draws import keyed_random
 from maskgrad.tasks.expression import OPERATORS, IllegalExpression, Statement, read_statement
+from maskgrad.tasks.layout import paid_for_layout
 from maskgrad.tasks.prompts import PROTOCOLS, completion_text, countdown_prompt
 from maskgrad.tasks.puzzle_files import (
     MAX_NUMBERS,
@@ -24,7 +26,7 @@ from maskgrad.tasks.puzzle_files import (
     checked_target,
     load_countdown_jsonl,
 )
-from maskgrad.tasks.settings import choice, optional_path, share, span, switch, whole
+from maskgrad.tasks.settings import choice, layout_weight, optional_path, share, span, switch, whole
 
 GRADER = f"countdown strict 3, {EXTRACTOR}"
 REWARDS = ("strict", *COMPAT["countdown"])
@@ -42,10 +44,12 @@ class CountdownSettings:
     operators: some of + - * /, used by the generator and enforced by the grader.
     targets: smallest and largest target of generated problems.
     seed: chooses the stream of generated problems; the split of a problem does not depend on it.
-    file: JSON lines with `input` and `output`, served as the test split; every row must have a solution. Problems
-    of the file are not removed from the generated train split.
+    file: JSON lines with `input` and `output`, served as the test split; every row must have a solution. No problem
+    of the file, in any order of its numbers, is generated for the other splits.
     unary_minus: whether a sign may stand before a number or bracket.
     format_share: reward of an answer that is a well-formed expression but wrong.
+    near_target: added for a wrong answer that uses every number once, divided by one plus its distance to the target.
+    format_weight: added to the reward for the layout of a tagged protocol, see `layout.has_layout`.
     """
 
     prompt: str = "compact"
@@ -58,6 +62,8 @@ class CountdownSettings:
     file: str | Path | None = None
     unary_minus: bool = False
     format_share: float = 0.0
+    near_target: float = 0.0
+    format_weight: float = 0.0
 
     def __post_init__(self) -> None:
         choice("countdown", "prompt", self.prompt, PROTOCOLS)
@@ -66,7 +72,15 @@ class CountdownSettings:
         whole("countdown", "max_number", self.max_number, 1, 9999)
         whole("countdown", "seed", self.seed, 0)
         switch("countdown", "unary_minus", self.unary_minus)
-        object.__setattr__(self, "format_share", share("countdown", "format_share", self.format_share))
+        for key in ("format_share", "near_target"):
+            object.__setattr__(self, key, share("countdown", key, getattr(self, key)))
+        if self.format_share + self.near_target >= 1.0:
+            raise UserError(
+                f"task countdown: format_share {self.format_share} and near_target {self.near_target} together must "
+                "stay below 1, the reward of a right answer"
+            )
+        weight = layout_weight("countdown", self.format_weight, self.prompt, PROTOCOLS[1:])
+        object.__setattr__(self, "format_weight", weight)
         object.__setattr__(self, "operators", _operator_set(self.operators))
         object.__setattr__(self, "targets", span("countdown", "targets", self.targets, -(10**6), 10**6))
         object.__setattr__(self, "file", optional_path("countdown", "file", self.file))
@@ -91,11 +105,13 @@ class CountdownTask(Task):
 
     def __init__(self, settings: CountdownSettings | None = None) -> None:
         self.settings = settings or CountdownSettings()
-        self.pays_in_full = not self.settings.reward.startswith("compat")
+        self.pays_in_full = not self.settings.reward.startswith("compat") and not self.settings.format_weight
         self._worked = _worked_example(self.settings.operators)
         self._rows: tuple[CountdownRow, ...] | None = None
+        self._held_out: frozenset[CountdownRow] = frozenset()
         if self.settings.file is not None:
             self._rows = load_countdown_jsonl(Path(self.settings.file))
+            self._held_out = frozenset((tuple(sorted(numbers)), target) for numbers, target in self._rows)
             self._require_solvable(self._rows)
         for split in SPLITS:  # settings that leave nothing to draw are reported now, not in the middle of a run
             self.example(split, 0)
@@ -120,7 +136,7 @@ class CountdownTask(Task):
         else:
             rng = keyed_random("countdown", chosen.seed, split, index)
             numbers, target = draw_problem(
-                rng, split, chosen.count, chosen.max_number, chosen.operators, chosen.targets
+                rng, split, chosen.count, chosen.max_number, chosen.operators, chosen.targets, self._held_out
             )
         return Example(
             id=f"countdown/{split}/{index}",
@@ -159,7 +175,7 @@ class CountdownTask(Task):
     def grade(self, example: Example, completion: str) -> Grade:
         strict = self._strict(example, completion)
         if self.settings.reward == "strict":
-            return strict
+            return paid_for_layout(strict, completion, self.settings.format_weight)
         return compat_grade("countdown", self.settings.reward, completion, example.columns, strict)
 
     def _strict(self, example: Example, completion: str) -> Grade:
@@ -171,15 +187,19 @@ class CountdownTask(Task):
         except IllegalExpression as reason:
             return replace(self._verdict(str(reason)), extracted=answer.text)
         problem = _problem(statement, example.columns["numbers"], example.columns["target"])
-        return replace(self._verdict(problem, well_formed=True), extracted=answer.text)
+        distance = _distance(statement, example.columns["numbers"], example.columns["target"])
+        return replace(self._verdict(problem, well_formed=True, distance=distance), extracted=answer.text)
 
-    def _verdict(self, problem: str, *, well_formed: bool = False, no_answer: bool = False) -> Grade:
+    def _verdict(
+        self, problem: str, *, well_formed: bool = False, no_answer: bool = False, distance: Fraction | None = None
+    ) -> Grade:
         shaped = self.settings.format_share if problem and well_formed else 0.0
+        near = self.settings.near_target / float(1 + distance) if problem and distance is not None else 0.0
         return Grade(
-            reward=shaped if problem else 1.0,
+            reward=shaped + near if problem else 1.0,
             correct=not problem,
             status="no_answer" if no_answer else "wrong" if problem else "ok",
-            parts={"well_formed": float(well_formed), "format_share": shaped},
+            parts={"well_formed": float(well_formed), "format_share": shaped, "near_target": near},
             detail=problem,
         )
 
@@ -187,7 +207,7 @@ class CountdownTask(Task):
         chosen = self.settings
         prompt = countdown_prompt(chosen.prompt, (1, 2, 3), 6, chosen.operators, self._worked)
         generator = (chosen.count, chosen.max_number, chosen.operators, chosen.targets, chosen.seed)
-        rewards = (chosen.unary_minus, chosen.format_share, chosen.reward)
+        rewards = (chosen.unary_minus, chosen.format_share, chosen.near_target, chosen.format_weight, chosen.reward)
         return short_hash(prompt, GRADER, generator, rewards, self._rows)
 
 
@@ -202,6 +222,13 @@ def _problem(statement: Statement, numbers: list[int], target: int) -> str:
     if statement.claim is not None and statement.claim != target:
         return f"claims the value {statement.claim}, not {target}"
     return ""
+
+
+def _distance(statement: Statement, numbers: list[int], target: int) -> Fraction | None:
+    """How far the value of an expression over exactly the given numbers is from the target; None for any other."""
+    if statement.value is None or Counter(statement.numbers) != Counter(numbers):
+        return None
+    return abs(statement.value - target)
 
 
 def _worked_example(operators: str) -> tuple[str, int]:

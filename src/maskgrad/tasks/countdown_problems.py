@@ -27,9 +27,17 @@ def split_of(numbers: Sequence[int], target: int) -> str:
 
 
 def draw_problem(
-    rng: random.Random, split: str, count: int, max_number: int, operators: str, targets: tuple[int, int]
+    rng: random.Random,
+    split: str,
+    count: int,
+    max_number: int,
+    operators: str,
+    targets: tuple[int, int],
+    held_out: frozenset[Problem] = frozenset(),
 ) -> Problem:
     """A problem of the split whose target is a whole number in range, reachable with every number once.
+
+    held_out: problems, their numbers sorted, that are never drawn.
 
     With + and - alone the signs are drawn in the order of the numbers, so that a solution without brackets
     keeps that order. Raises UserError when the settings leave nothing to draw.
@@ -38,7 +46,9 @@ def draw_problem(
     for _ in range(_MAX_TRIES):
         numbers = tuple(1 + below(rng, max_number) for _ in range(count))
         target = draw_target(rng, numbers, operators)
-        if target is not None and targets[0] <= target <= targets[1] and split_of(numbers, target) == split:
+        if target is None or not targets[0] <= target <= targets[1] or split_of(numbers, target) != split:
+            continue
+        if (tuple(sorted(numbers)), target) not in held_out:
             return numbers, target
     raise UserError(
         f"task countdown: no {split} problem found with {count} numbers up to {max_number}, operators {operators} "

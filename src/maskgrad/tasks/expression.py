@@ -38,9 +38,9 @@ def read_statement(text: str, operators: str = OPERATORS, *, unary_minus: bool =
     """Parse an expression with at most one trailing `= number`.
 
     Accepted: decimal integers without leading zeros, the given operators, round brackets, Unicode and LaTeX
-    signs for them (fractions too), a full stop at the end, and one pair of math or code marks around the whole. Everything else raises
-    IllegalExpression: powers, floor division, names, decimals, numbers side by side, signs before a number
-    (unless `unary_minus`), more than 256 characters or 32 levels of brackets.
+    signs for them (fractions too), a full stop at the end, and one pair of math or code marks around the whole.
+    Everything else raises IllegalExpression: powers, floor division, names, decimals, numbers side by side, signs
+    before a number (unless `unary_minus`), more than 256 characters or 32 levels of brackets.
     """
     if len(text) > MAX_LENGTH:
         raise IllegalExpression(f"longer than {MAX_LENGTH} characters")

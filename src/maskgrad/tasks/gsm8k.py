@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from maskgrad.tasks.base import Example, Grade, Task
 from maskgrad.tasks.compat import COMPAT, compat_grade
 from maskgrad.tasks.gsm8k_answer import GRADER, PERCENT, grade_number, read_gold
-from maskgrad.tasks.math_library import version
+from maskgrad.tasks.layout import paid_for_layout
+from maskgrad.tasks.math_library import parsed, verified, version
 from maskgrad.tasks.problem_files import Columns, HubSource
 from maskgrad.tasks.prompts import word_problem_answer
 from maskgrad.tasks.word_problems import REASONING, ProblemSplits, WordProblemSettings, unusable_gold
@@ -43,7 +44,7 @@ class Gsm8kTask(Task):
 
     def __init__(self, settings: Gsm8kSettings | None = None) -> None:
         self.settings = settings or Gsm8kSettings()
-        self.pays_in_full = self.settings.reward == "strict"
+        self.pays_in_full = self.settings.reward == "strict" and not self.settings.format_weight
         self.bounded = self.settings.reward not in _ASKS_LIBRARY
         train, test = (HubSource("openai/gsm8k", split, "main") for split in ("train", "test"))
         self.data = _Splits(self.name, self.settings, train, test, (_COLUMNS, _COLUMNS))
@@ -59,13 +60,18 @@ class Gsm8kTask(Task):
         gold = str(example.columns["answer"]).rsplit("####", 1)[-1].strip()
         return word_problem_answer(self.settings.prompt, gold, REASONING)
 
+    def warm_up(self) -> None:
+        """Import the library where the reward asks it: that takes seconds, which are no answer's own."""
+        if not self.bounded:
+            verified(gold=parsed("1"), answer=parsed("1"))
+
     def grade(self, example: Example, completion: str) -> Grade:
         gold = read_gold(str(example.columns["answer"]))
         if gold is None:
             return unusable_gold("is not a number")
         strict = grade_number(gold, completion, self.settings.percent)
         if self.settings.reward == "strict":
-            return strict
+            return paid_for_layout(strict, completion, self.settings.format_weight)
         return compat_grade("gsm8k", self.settings.reward, completion, example.columns, strict)
 
     def hash(self) -> str:

@@ -22,9 +22,10 @@ from maskgrad.errors import UserError, nearest
 from maskgrad.tasks.answers import last_box, tagged_answer
 from maskgrad.tasks.base import SPLITS, Example, Grade, Task, require_index, require_split, short_hash
 from maskgrad.tasks.gym_screen import refused
+from maskgrad.tasks.layout import paid_for_layout
 from maskgrad.tasks.prompts import FORMAT_BLOCK
 from maskgrad.tasks.sandbox import NAMES, SANDBOXES, check_sandbox, worker_command
-from maskgrad.tasks.settings import choice, whole
+from maskgrad.tasks.settings import choice, layout_weight, whole
 
 GRADER = "gym strict 1"
 PREFIX = "gym:"
@@ -50,17 +51,21 @@ class GymSettings:
 
     prompt: "d1" (format block; the answer stands in its tag) or "espo" (the question, and a request for a box).
     options: settings of the generator itself, as reasoning-gym names them. seed: chooses the stream of items.
-    sandbox: "bwrap", or "rlimit", which is weaker.
+    sandbox: "bwrap", or "rlimit", which is weaker. format_weight: added to the reward for the layout of prompt d1, see
+    `layout.has_layout`.
     """
 
     prompt: str = "d1"
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     sandbox: str = "bwrap"
+    format_weight: float = 0.0
 
     def __post_init__(self) -> None:
         choice("gym", "prompt", self.prompt, ("d1", "espo"))
         choice("gym", "sandbox", self.sandbox, SANDBOXES)
+        weight = layout_weight("gym", self.format_weight, self.prompt, ("d1",))
+        object.__setattr__(self, "format_weight", weight)
         whole("gym", "seed", self.seed, 0, 10**6)
         if not isinstance(self.options, Mapping) or {"seed", "size"} & set(self.options):
             raise UserError(
@@ -79,6 +84,7 @@ class GymTask(Task):
     def __init__(self, name: str, settings: GymSettings | None = None) -> None:
         self.name, self.generator = name, name.removeprefix(PREFIX)
         self.settings = settings or GymSettings()
+        self.pays_in_full = not self.settings.format_weight
         self.has_gold = self.generator not in WITHOUT_GOLD
         if importlib.util.find_spec("reasoning_gym") is None:
             raise UserError(f"task {name} needs the package reasoning-gym: pip install 'maskgrad[gym]'")
@@ -146,7 +152,7 @@ class GymTask(Task):
         problem = refused(self.generator, found.text)
         score, detail = (0.0, problem) if problem else self._score(item, found.text)
         right = score >= FULL_SCORE
-        return Grade(
+        grade = Grade(
             reward=score,
             correct=right,
             status="ok" if right else "wrong",
@@ -154,6 +160,7 @@ class GymTask(Task):
             detail=detail,
             extracted=found.text,
         )
+        return paid_for_layout(grade, completion, self.settings.format_weight)
 
     def _score(self, item: int, answer: str) -> tuple[float, str]:
         """The library's score within [0, 1], and what its scorer stumbled over if it did."""
@@ -188,7 +195,7 @@ class GymTask(Task):
         chosen = self.settings
         options = json.dumps(chosen.options, sort_keys=True, default=str)
         prompt = FORMAT_BLOCK if chosen.prompt == "d1" else BOX_REQUEST
-        return short_hash(GRADER, version, self.generator, prompt, options, chosen.seed)
+        return short_hash(GRADER, version, self.generator, prompt, options, chosen.seed, chosen.format_weight)
 
 
 def _item_seed(seed: int, split: str, index: int, draw: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from maskgrad.tasks.answers import EXTRACTOR, Extracted, final_answer
 from maskgrad.tasks.base import Example, Grade, Status, Task
 from maskgrad.tasks.compat import COMPAT, compat_grade
+from maskgrad.tasks.layout import paid_for_layout
 from maskgrad.tasks.math_equal import INTERVALS, LISTS, PERCENT, UNITS, MathPolicy, Verdict, compare
 from maskgrad.tasks.math_library import version
 from maskgrad.tasks.math_objects import Value, read_value
@@ -106,7 +107,7 @@ class MathTask(Task):
 
     def __init__(self, settings: MathSettings | None = None) -> None:
         self.settings = settings or MathSettings()
-        self.pays_in_full = self.settings.reward == "strict"
+        self.pays_in_full = self.settings.reward == "strict" and not self.settings.format_weight
         train, test = HubSource("ankner/math-500", "train"), HubSource("HuggingFaceH4/MATH-500", "test")
         self.data = _Splits(self.name, self.settings, train, test, (_TRAIN, _TEST))
 
@@ -131,7 +132,7 @@ class MathTask(Task):
         answer = final_answer(completion)
         strict = _graded(answer, self._verdict(gold, answer.text) if answer.text else None)
         if self.settings.reward == "strict":
-            return strict
+            return paid_for_layout(strict, completion, self.settings.format_weight)
         return compat_grade("math", self.settings.reward, completion, example.columns, strict)
 
     def _verdict(self, gold: str, answer: str) -> Verdict:

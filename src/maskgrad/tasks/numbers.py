@@ -2,8 +2,9 @@ r"""One reader of numbers for all tasks: text to an exact rational, with its uni
 
 Read are signs, decimals with a leading or trailing point, thousands separators (comma, thin space, LaTeX `{,}`,
 `,\!`, `\,`), currency marks, fractions (`3/4`, `\frac{3}{4}`, `\frac34`), mixed numbers, repeating decimals
-(`0.1\overline{6}`), scientific notation, percent and unit words, and "negative" or "minus" in place of a sign. Digits with spaces between them are one number only where the groups are valid. Full-width digits
-count as digits, digits of other scripts do not. Equality of numbers is equality of rationals, never of text.
+(`0.1\overline{6}`), scientific notation, percent and unit words, and "negative" or "minus" in place of a sign. Digits
+with spaces between them are one number only where the groups are valid. Full-width digits count as digits, digits of
+other scripts do not. Equality of numbers is equality of rationals, never of text.
 """
 
 from __future__ import annotations

@@ -40,6 +40,17 @@ def share(task: str, key: str, value: object) -> float:
     return float(value)
 
 
+def layout_weight(task: str, value: object, protocol: str, tagged: Sequence[str]) -> float:
+    """Weight of the format part: a number in [0, 1), above 0 only for protocols that ask for the tags."""
+    weight = share(task, "format_weight", value)
+    if weight and protocol not in tagged:
+        raise UserError(
+            f"task {task}: format_weight {weight} pays for tags that the prompt {protocol!r} does not ask for; "
+            f"use prompt {' or '.join(tagged)}"
+        )
+    return weight
+
+
 def switch(task: str, key: str, value: object) -> bool:
     """True or false."""
     if not isinstance(value, bool):

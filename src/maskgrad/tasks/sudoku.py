@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from maskgrad.errors import UserError
 from maskgrad.tasks.answers import EXTRACTOR, final_answer, tagged_answer
 from maskgrad.tasks.base import Example, Grade, Task, require_index, require_split, short_hash
 from maskgrad.tasks.compat import COMPAT, compat_grade
 from maskgrad.tasks.draws import keyed_random
 from maskgrad.tasks.grids import CELLS, MAX_BLANKS, draw_puzzle, split_grids
+from maskgrad.tasks.layout import paid_for_layout
 from maskgrad.tasks.prompts import PROTOCOLS, completion_text, sudoku_prompt
 from maskgrad.tasks.puzzle_files import checked_solution, load_sudoku_csv
-from maskgrad.tasks.settings import choice, optional_path, span, whole
+from maskgrad.tasks.settings import choice, layout_weight, optional_path, span, whole
 from maskgrad.tasks.sudoku_answer import GRADER, grade_grid
 
 REWARDS = ("cells", "solved", *COMPAT["sudoku"])
 REASONING = "Each empty cell takes the digit that its row, column and box still lack."
 
+MOST_DRAWS = 1000
 _EXCHANGED = str.maketrans("1234", "2143")
 
 
@@ -34,8 +38,9 @@ class SudokuSettings:
     reward: "solved" pays 1 for a solved grid, "cells" the share of empty cells that are right; a name such as
     "compat_d1" pays what that release pays, see `tasks/compat.py`.
     seed: chooses the stream of generated puzzles; which grid belongs to which split does not depend on it.
-    file: CSV with columns Puzzle and Solution, served as the test split. The generated train split then excludes
-    nothing of the file: with only 288 grids a foreign test set usually shares solutions with training.
+    file: CSV with columns Puzzle and Solution, served as the test split. Its puzzles are never generated for the other
+    splits, its solutions may be: with only 288 grids a foreign test set usually shares some with training.
+    format_weight: added to the reward for the layout of a tagged protocol, see `layout.has_layout`.
     """
 
     prompt: str = "compact"
@@ -43,12 +48,15 @@ class SudokuSettings:
     reward: str = "solved"
     seed: int = 0
     file: str | Path | None = None
+    format_weight: float = 0.0
 
     def __post_init__(self) -> None:
         choice("sudoku", "prompt", self.prompt, PROTOCOLS)
         choice("sudoku", "reward", self.reward, REWARDS)
         whole("sudoku", "seed", self.seed, 0)
         object.__setattr__(self, "blanks", span("sudoku", "blanks", self.blanks, 1, MAX_BLANKS))
+        weight = layout_weight("sudoku", self.format_weight, self.prompt, PROTOCOLS[1:])
+        object.__setattr__(self, "format_weight", weight)
         object.__setattr__(self, "file", optional_path("sudoku", "file", self.file))
 
 
@@ -64,8 +72,9 @@ class SudokuTask(Task):
 
     def __init__(self, settings: SudokuSettings | None = None) -> None:
         self.settings = settings or SudokuSettings()
-        self.pays_in_full = not self.settings.reward.startswith("compat")
+        self.pays_in_full = not self.settings.reward.startswith("compat") and not self.settings.format_weight
         self._rows = None if self.settings.file is None else load_sudoku_csv(Path(self.settings.file))
+        self._held_out = frozenset(puzzle for puzzle, _ in self._rows or ())
 
     def size(self, split: str) -> int | None:
         require_split(split)
@@ -77,12 +86,20 @@ class SudokuTask(Task):
             puzzle, solution = self._rows[index]
         else:
             rng = keyed_random("sudoku", self.settings.seed, split, index)
-            puzzle, solution = draw_puzzle(rng, split_grids(split), self.settings.blanks)
+            puzzle, solution = self._draw(rng, split)
         return Example(
             id=f"sudoku/{split}/{index}",
             prompt=sudoku_prompt(self.settings.prompt, puzzle),
             columns={"puzzle": puzzle, "solution": solution},
         )
+
+    def _draw(self, rng: random.Random, split: str) -> tuple[str, str]:
+        """A puzzle of the split that is not in the test file, and its solution."""
+        for _ in range(MOST_DRAWS):
+            puzzle, solution = draw_puzzle(rng, split_grids(split), self.settings.blanks)
+            if puzzle not in self._held_out:
+                return puzzle, solution
+        raise UserError(f"task sudoku: {self.settings.file} holds nearly all {split} puzzles; widen blanks")
 
     def from_row(self, row: Mapping[str, Any], where: str = "row") -> Example:
         """Puzzle and solution are checked like those of a file; lost leading zeros of the puzzle are put back."""
@@ -106,9 +123,20 @@ class SudokuTask(Task):
         answer = final_answer(completion) if self.settings.prompt == "compact" else tagged_answer(completion)
         columns, reward = example.columns, self.settings.reward
         strict = grade_grid(columns["puzzle"], columns["solution"], answer, pay_cells=reward == "cells")
-        return strict if reward in ("cells", "solved") else compat_grade("sudoku", reward, completion, columns, strict)
+        if reward in ("cells", "solved"):
+            return paid_for_layout(strict, completion, self.settings.format_weight)
+        return compat_grade("sudoku", reward, completion, columns, strict)
 
     def hash(self) -> str:
         settings = self.settings
         prompt = sudoku_prompt(settings.prompt, "0" * 16)
-        return short_hash(prompt, GRADER, EXTRACTOR, settings.reward, settings.blanks, settings.seed, self._rows)
+        return short_hash(
+            prompt,
+            GRADER,
+            EXTRACTOR,
+            settings.reward,
+            settings.format_weight,
+            settings.blanks,
+            settings.seed,
+            self._rows,
+        )

@@ -10,8 +10,8 @@ from maskgrad.errors import UserError
 from maskgrad.tasks.base import Example, Grade, require_index, require_split, short_hash
 from maskgrad.tasks.contamination import split_validation, without_test_problems
 from maskgrad.tasks.problem_files import Columns, HubSource, Problem, ProblemSet, load_problems
-from maskgrad.tasks.prompts import PROTOCOLS, word_problem_prompt
-from maskgrad.tasks.settings import choice, optional_path, whole
+from maskgrad.tasks.prompts import PROTOCOLS, TAGGED, word_problem_prompt
+from maskgrad.tasks.settings import choice, layout_weight, optional_path, whole
 
 REASONING = "The steps lead to one value."
 
@@ -27,6 +27,7 @@ class WordProblemSettings:
     With one of the two, nothing is fetched and the other's splits are empty.
     validation: rows of the training data that are held out as the validation split (at most a tenth).
     seed: chooses which.
+    format_weight: added to the reward for the layout of a tagged protocol, see `layout.has_layout`.
     """
 
     prompt: str = "d1"
@@ -36,13 +37,18 @@ class WordProblemSettings:
     train_file: str | Path | None = None
     validation: int = 500
     seed: int = 0
+    format_weight: float = 0.0
 
     def check(self, task: str, rewards: tuple[str, ...], percent: tuple[str, ...]) -> None:
         choice(task, "prompt", self.prompt, PROTOCOLS)
         choice(task, "reward", self.reward, rewards)
+        if self.format_weight and self.reward != "strict":
+            raise UserError(f"task {task}: format_weight goes with reward strict; {self.reward} has its own parts")
         choice(task, "percent", self.percent, percent)
         whole(task, "validation", self.validation, 0)
         whole(task, "seed", self.seed, 0)
+        weight = layout_weight(task, self.format_weight, self.prompt, TAGGED)
+        object.__setattr__(self, "format_weight", weight)
         object.__setattr__(self, "file", optional_path(task, "file", self.file))
         object.__setattr__(self, "train_file", optional_path(task, "train_file", self.train_file))
 
@@ -127,7 +133,15 @@ class ProblemSplits:
             (split, len(rows), [p.text for p in rows[:16]]) for split, rows in sorted(self._rows_of_files().items())
         ]
         return short_hash(
-            prompt, grader, chosen.reward, chosen.percent, chosen.validation, chosen.seed, self._hub, rows
+            prompt,
+            grader,
+            chosen.reward,
+            chosen.format_weight,
+            chosen.percent,
+            chosen.validation,
+            chosen.seed,
+            self._hub,
+            rows,
         )
 
     def _rows_of_files(self) -> dict[str, list[Problem]]:
