@@ -51,6 +51,8 @@ class Trainer:
             raise UserError(f"algorithm {algorithm!r} is no method: pass for example EGSPO()")
         if not isinstance(config, Mapping):
             raise UserError(f"config {config!r} is no mapping of settings: pass a dict")
+        if isinstance(train_dataset, (str, Path)):
+            refuse_known_file(Path(train_dataset))
         train_dataset, eval_dataset = map(_rows, (train_dataset, eval_dataset))
         for data in (train_dataset, eval_dataset):
             if data is not None and not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
@@ -85,8 +87,5 @@ class Trainer:
 
 
 def _rows(data: Any) -> Any:
-    """The data set, read from its file if it is given as a path; a public test set is refused."""
-    if not isinstance(data, (str, Path)):
-        return data
-    refuse_known_file(Path(data))
-    return load_rows(data)
+    """The data set, read from its file if it is given as a path."""
+    return load_rows(data) if isinstance(data, (str, Path)) else data

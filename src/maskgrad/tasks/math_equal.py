@@ -9,20 +9,18 @@ so nothing the library drops can make them equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, TypeVar
+from typing import Literal
 
-from maskgrad.tasks.draws import below, keyed_random
-from maskgrad.tasks.math_expression import Expression, Tree
+from maskgrad.tasks.math_expression import Expression
 from maskgrad.tasks.math_latex import latex
 from maskgrad.tasks.math_library import LibraryError, parsed, too_large, verified
 from maskgrad.tasks.math_objects import Value, read_value
-from maskgrad.tasks.math_values import NoValue, approximate, exact
+from maskgrad.tasks.math_points import proportional, same_function
 from maskgrad.tasks.numbers import Number
 
-V = TypeVar("V")
 Outcome = Literal["equal", "different", "unknown", "timeout", "error"]
 
 PERCENT = ("ignore_sign", "exact", "percent_or_fraction")
@@ -30,8 +28,6 @@ UNITS = ("ignore", "match")
 LISTS = ("unordered", "ordered")
 INTERVALS = ("inequality", "brackets")
 
-_POINTS = 6
-_RELATIVE = 1e-7
 _MAX_DECIMALS = 6
 
 
@@ -193,7 +189,7 @@ class _Comparison:
             return self._in_order(gold, answer)
         trees = [_difference(gold), _difference(answer)]
         if trees[0] is not None and trees[1] is not None:
-            decided = _proportional(trees[0], trees[1])
+            decided = proportional(trees[0], trees[1])
             if decided is not None:
                 return _EQUAL if decided else Verdict("different", "another equation")
         for order in (answer, answer[::-1]):
@@ -269,53 +265,3 @@ def _difference(sides: Sequence[Value]) -> Expression | None:
     if first is None or second is None:
         return None
     return Expression(("-", first.tree, second.tree), first.symbols | second.symbols)
-
-
-def same_function(first: Expression, second: Expression) -> bool | None:
-    """Whether two expressions have the same values; None where that is not settled.
-
-    Rational functions are settled exactly (a false "same" needs six random roots among 2**40 points). Others can only
-    be told apart, by a relative difference above 1e-7 at a positive point.
-    """
-    symbols = sorted(first.symbols | second.symbols)
-    pairs = _at_points(lambda tree, key: exact(tree, _rational_point(symbols, key)), first.tree, second.tree)
-    if len(pairs) == _POINTS:
-        return all(one == other for one, other in pairs)
-    for one, other in _at_points(
-        lambda tree, key: approximate(tree, _float_point(symbols, key)), first.tree, second.tree
-    ):
-        if abs(one - other) > _RELATIVE * max(abs(one), abs(other), 1e-30) and abs(one - other) > 1e-12:
-            return False
-    return None
-
-
-def _at_points(value: Callable[[Tree, int], V], first: Tree, second: Tree) -> list[tuple[V, V]]:
-    """Pairs of values at the points where both have one."""
-    pairs = []
-    for key in range(_POINTS):
-        try:
-            pairs.append((value(first, key), value(second, key)))
-        except NoValue:
-            continue
-    return pairs
-
-
-def _proportional(first: Expression, second: Expression) -> bool | None:
-    symbols = sorted(first.symbols | second.symbols)
-    pairs = _at_points(lambda tree, key: exact(tree, _rational_point(symbols, key)), first.tree, second.tree)
-    if len(pairs) < _POINTS or any(other == 0 for _, other in pairs):
-        return None
-    ratios = {one / other for one, other in pairs}
-    return len(ratios) == 1 and 0 not in ratios
-
-
-def _rational_point(symbols: Sequence[str], key: int) -> dict[str, Fraction]:
-    rng = keyed_random("rational point", key)
-    return {
-        symbol: Fraction(1 + below(rng, 2**40), 1 + below(rng, 2**20)) for symbol in [*sorted({*symbols, "pi", "e"})]
-    }
-
-
-def _float_point(symbols: Sequence[str], key: int) -> dict[str, float]:
-    rng = keyed_random("float point", key)
-    return {symbol: 0.3 + 2.2 * rng.random() for symbol in symbols}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +248,27 @@ def test_bad_file(tmp_path: Path, text: str, words: str) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read"):
         task(file=tmp_path / "none.jsonl")
+
+
+def test_near_target_pays_less_the_farther_off_and_is_told_apart() -> None:
+    chosen = task(near_target=0.5, format_share=0.1, operators="+-*/")
+    example = chosen.from_row({"numbers": [2, 3, 4], "target": 24})
+    grades = [chosen.grade(example, text) for text in ("2*3*4", "2*(3+4)", "2+3+4", "2*3", "2/(3-3)", "2*12", "two")]
+    assert [g.reward for g in grades] == pytest.approx([1.0, 0.1 + 0.5 / 11, 0.1 + 0.5 / 16, 0.1, 0.1, 0.1, 0.0])
+    assert [g.correct for g in grades] == [True] + [False] * 6
+    assert grades[1].parts["near_target"] == pytest.approx(0.5 / 11) and grades[0].parts["near_target"] == 0.0
+    with pytest.raises(UserError, match=r"0\.5 and near_target 0\.5 together must stay below 1"):
+        task(near_target=0.5, format_share=0.5)
+
+
+def test_problems_of_the_test_file_are_not_generated(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"max_number": 3, "count": 2}
+    drawn = {(tuple(sorted(c["numbers"])), c["target"]) for i in range(60)
+             for c in [task(**settings).example("train", i).columns]}  # fmt: skip
+    held = sorted(drawn)[:2]
+    file = tmp_path / "p.jsonl"
+    lines = [json.dumps({"input": ",".join(map(str, numbers)), "output": str(t)}) for numbers, t in held]
+    file.write_text("\n".join(lines))
+    chosen = task(file=file, **settings)
+    left = {(tuple(sorted(c["numbers"])), c["target"]) for i in range(60) for c in [chosen.example("train", i).columns]}
+    assert left == drawn - set(held) and len(left) > 1

@@ -13,6 +13,7 @@ from maskgrad.tasks.grids import grid_texts, split_grids
 from maskgrad.tasks.sudoku import SudokuSettings, SudokuTask
 from maskgrad.tasks.sudoku_answer import grade_grid, read_cells
 
+SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 PUZZLE, SOLUTION = "1030040200404001", "1234341221434321"
 EXAMPLE = Example(id="x", prompt=PUZZLE, columns={"puzzle": PUZZLE, "solution": SOLUTION})
 
@@ -196,3 +197,23 @@ def test_missing_or_binary_csv(tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(b"Puzzle,\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8"):
         SudokuTask(SudokuSettings(file=tmp_path / "binary.csv"))
+
+
+def test_puzzles_of_the_test_file_are_not_generated(tmp_path: Path) -> None:
+    drawn = [SudokuTask(SudokuSettings(blanks=(1, 1))).example("train", i).columns for i in range(50)]
+    file = tmp_path / "t.csv"
+    file.write_text("Puzzle,Solution\n" + "".join(f"{c['puzzle']},{c['solution']}\n" for c in drawn))
+    held = SudokuTask(SudokuSettings(blanks=(1, 1), file=file))
+    again = {held.example("train", i).columns["puzzle"] for i in range(50)}
+    assert again.isdisjoint(c["puzzle"] for c in drawn) and len(again) > 40
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not next to the repository")
+@pytest.mark.parametrize(
+    ("name", "count", "blanks"),
+    [("sudoku_4x4_test.csv", 500, {8}), ("sudoku_4x4_test_split_new.csv", 256, {7, 8, 9, 10, 11, 12})],
+)
+def test_public_files_are_test_data(name: str, count: int, blanks: set[int]) -> None:
+    chosen = SudokuTask(SudokuSettings(file=SHARED / name))
+    found = {str(chosen.example("test", i).columns["puzzle"]).count("0") for i in range(count)}
+    assert (chosen.size("test"), chosen.size("train"), found) == (count, None, blanks)
