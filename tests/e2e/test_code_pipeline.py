@@ -51,6 +51,17 @@ def test_published_code_sets(tmp_path: Path, model: Path, task: str, file: str) 
     assert found["sandbox"].startswith(SANDBOX)
 
 
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not next to the repository")
+@pytest.mark.parametrize(("task", "file"), [("gsm8k", "gsm8k_test.jsonl"), ("math", "math500_test.jsonl")])
+def test_published_word_problems(tmp_path: Path, model: Path, task: str, file: str) -> None:
+    out = tmp_path / "out.json"
+    fixed = ["--gen-length", "16", "--steps", "4", "--limit", "2", "--json", str(out), "--file", str(SHARED / file)]
+    assert main(["eval", "--model", str(model), "--task", task, *fixed]) == 0
+    found = json.loads(out.read_text())
+    assert (found["n"], found["accuracy"], sum(found["status"].values())) == (2, 0.0, 2)
+    assert found["grader"].startswith(f"{task} strict") and found["task_hash"] and found["prompt_hash"]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 def test_generated_task(tmp_path: Path, model: Path) -> None:
     found = evaluated(tmp_path, model, "gym:spell_backward:seed=3")

@@ -59,7 +59,7 @@ class CodeSettings:
         whole("code", "seed", self.seed, 0)
         for key in ("test_seconds", "total_seconds"):
             object.__setattr__(self, key, _seconds(key, getattr(self, key)))
-        weight = layout_weight("code", self.format_weight, self.prompt, ("d1",))
+        weight = layout_weight("code", self.format_weight, self.prompt, ("d1",), self.reward)
         object.__setattr__(self, "format_weight", weight)
         object.__setattr__(self, "file", optional_path("code", "file", self.file))
 

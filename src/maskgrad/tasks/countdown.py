@@ -74,12 +74,15 @@ class CountdownSettings:
         switch("countdown", "unary_minus", self.unary_minus)
         for key in ("format_share", "near_target"):
             object.__setattr__(self, key, share("countdown", key, getattr(self, key)))
-        if self.format_share + self.near_target >= 1.0:
+        shaping = self.format_share + self.near_target
+        if shaping and self.reward != "strict":
+            raise UserError(f"task countdown: format_share and near_target go with reward strict, not {self.reward}")
+        if shaping >= 1.0:
             raise UserError(
                 f"task countdown: format_share {self.format_share} and near_target {self.near_target} together must "
                 "stay below 1, the reward of a right answer"
             )
-        weight = layout_weight("countdown", self.format_weight, self.prompt, PROTOCOLS[1:])
+        weight = layout_weight("countdown", self.format_weight, self.prompt, PROTOCOLS[1:], self.reward)
         object.__setattr__(self, "format_weight", weight)
         object.__setattr__(self, "operators", _operator_set(self.operators))
         object.__setattr__(self, "targets", span("countdown", "targets", self.targets, -(10**6), 10**6))

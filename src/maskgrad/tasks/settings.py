@@ -40,9 +40,13 @@ def share(task: str, key: str, value: object) -> float:
     return float(value)
 
 
-def layout_weight(task: str, value: object, protocol: str, tagged: Sequence[str]) -> float:
-    """Weight of the format part: a number in [0, 1), above 0 only for protocols that ask for the tags."""
+def layout_weight(task: str, value: object, protocol: str, tagged: Sequence[str], reward: str = "") -> float:
+    """Weight of the format part: a number in [0, 1), above 0 only for protocols that ask for the tags, and for rewards
+    that have no format part of their own.
+    """
     weight = share(task, "format_weight", value)
+    if weight and reward.startswith("compat"):
+        raise UserError(f"task {task}: format_weight {weight} does not go with {reward}, which has its own parts")
     if weight and protocol not in tagged:
         raise UserError(
             f"task {task}: format_weight {weight} pays for tags that the prompt {protocol!r} does not ask for; "

@@ -55,7 +55,7 @@ class SudokuSettings:
         choice("sudoku", "reward", self.reward, REWARDS)
         whole("sudoku", "seed", self.seed, 0)
         object.__setattr__(self, "blanks", span("sudoku", "blanks", self.blanks, 1, MAX_BLANKS))
-        weight = layout_weight("sudoku", self.format_weight, self.prompt, PROTOCOLS[1:])
+        weight = layout_weight("sudoku", self.format_weight, self.prompt, PROTOCOLS[1:], self.reward)
         object.__setattr__(self, "format_weight", weight)
         object.__setattr__(self, "file", optional_path("sudoku", "file", self.file))
 

@@ -42,12 +42,10 @@ class WordProblemSettings:
     def check(self, task: str, rewards: tuple[str, ...], percent: tuple[str, ...]) -> None:
         choice(task, "prompt", self.prompt, PROTOCOLS)
         choice(task, "reward", self.reward, rewards)
-        if self.format_weight and self.reward != "strict":
-            raise UserError(f"task {task}: format_weight goes with reward strict; {self.reward} has its own parts")
         choice(task, "percent", self.percent, percent)
         whole(task, "validation", self.validation, 0)
         whole(task, "seed", self.seed, 0)
-        weight = layout_weight(task, self.format_weight, self.prompt, TAGGED)
+        weight = layout_weight(task, self.format_weight, self.prompt, TAGGED, self.reward)
         object.__setattr__(self, "format_weight", weight)
         object.__setattr__(self, "file", optional_path(task, "file", self.file))
         object.__setattr__(self, "train_file", optional_path(task, "train_file", self.train_file))

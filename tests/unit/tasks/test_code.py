@@ -213,3 +213,15 @@ def test_gzip_is_read(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl.gz"
     file.write_bytes(gzip.compress(json.dumps(MBPP).encode()))
     assert build_task({"name": "mbpp", "file": str(file), "sandbox": KIND}).size("test") == 1
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not next to the repository")
+def test_test_sets_are_not_trained_on(tmp_path: Path) -> None:
+    public = SHARED / "mbpp_test.jsonl"
+    with pytest.raises(UserError, match="499 problems of the test set mbpp_test in 499 rows; do not train on it"):
+        make_task({"name": "code", "sandbox": KIND, "file": str(public)})
+    one = json.loads(public.read_text("utf-8").splitlines()[0])
+    own = [{**MBPP, "prompt": f"Write function {n}.", "test": [f"assert add({n}, 1) == {n + 1}"]} for n in range(5)]
+    reworded = {**one, "prompt": "Something else"}  # known by its tests
+    made = task("code", tmp_path, *own, one, reworded)
+    assert (made.dropped, sum(made.size(split) or 0 for split in ("train", "validation"))) == (2, 5)
