@@ -24,7 +24,7 @@ from maskgrad.tasks.sandbox import NAMES, SANDBOXES, Limits, check_sandbox
 from maskgrad.tasks.sandbox_run import ProgramTests, run_program
 from maskgrad.tasks.settings import choice, layout_weight, optional_path, whole
 
-GRADER = "code strict 1"
+GRADER = "code strict 2"
 REWARDS = ("pass_fraction", "all", *COMPAT_REWARDS)
 CANARY = "def canary(n):\n    return [n, str(n)]\n"
 CANARY_TESTS = ProgramTests(names=("canary",), tests=("assert canary(3) == [3, '3']",))

@@ -6,7 +6,7 @@ import ast
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from maskgrad.tasks.answers import Extracted
 
@@ -19,14 +19,15 @@ def fenced_blocks(text: str) -> list[tuple[int, int]]:
     """Start and end of the content of every complete fenced block, in order; its language tag does not matter.
 
     The closing fence stands at the start of a line (indented or not), has at least as many marks as the opening one
-    and no language tag. A block that is never closed was cut off and is none; nothing after its opening is looked at.
+    and no language tag; where there is none, one that ends a line closes the block. A block that is never closed was cut off and is none; nothing after its opening is looked at.
     """
     found: list[tuple[int, int]] = []
     place = 0
     while (opening := _OPENING.search(text, place)) is not None:
         marks = opening.group(1)
         closing = re.compile(rf"^[ \t]*{marks[0]}{{{len(marks)},}}[ \t]*(?=\r?$|<|\Z)", re.MULTILINE)
-        end = closing.search(text, opening.end())
+        glued = re.compile(rf"{marks[0]}{{{len(marks)},}}[ \t]*(?=\r?$|<|\Z)", re.MULTILINE)
+        end = closing.search(text, opening.end()) or glued.search(text, opening.end())
         if end is None:
             break
         found.append((opening.end(), end.start()))
@@ -35,7 +36,9 @@ def fenced_blocks(text: str) -> list[tuple[int, int]]:
 
 
 def defined_names(program: str) -> set[str] | None:
-    """Names bound at the top level of a program by definitions, imports and assignments; None if it does not parse."""
+    """Names bound at the top level of a program by definitions, imports and assignments, in branches and `try` too; None
+    if it does not parse.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on account of odd escapes in somebody else's text
@@ -43,7 +46,7 @@ def defined_names(program: str) -> set[str] | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names: set[str] = set()
-    for node in tree.body:
+    for node in _statements(tree.body):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -51,6 +54,17 @@ def defined_names(program: str) -> set[str] | None:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             names.update(_assigned(node))
     return names
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of the module's own scope, those inside branches, loops, `with` and `try` included."""
+    for node in body:
+        yield node
+        if isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(node, part, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _statements(handler.body)
 
 
 def _assigned(node: ast.Assign | ast.AnnAssign) -> set[str]:

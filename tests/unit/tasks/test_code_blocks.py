@@ -30,6 +30,11 @@ FENCED = f"```python\n{ADD}```"
         f"{FENCED}\n```text\n3\n```",
         f"{FENCED}\nAnd then\n```python\ndef add(a, b):",
         f"```python\nimport os\nclass A: pass\n{ADD}```",
+        "```python\n" + ADD.rstrip() + "```",
+        "```python\n" + ADD.rstrip() + " ``` \nDone.",
+        "```python\nif True:\n    def add(a, b): return a + b\n```",
+        "```python\ntry:\n    from operator import add\nexcept ImportError:\n    pass\n```",
+        "```python\ntry:\n    import nothing\nexcept ImportError:\n    add = lambda a, b: a + b\n```",
     ],
 )
 def test_found(text: str) -> None:
@@ -54,6 +59,8 @@ def test_found(text: str) -> None:
         ("```python\n" + ADD + "~~~", "truncated"),
         ("````python\n" + ADD + "```", "truncated"),
         ("x" * 200_001 + FENCED, "no_answer"),
+        ("```python\ndef f():\n    def add(a, b): return a + b\n```", "no_answer"),
+        ("```python\nif True:\n    class A:\n        def add(a, b): return a + b\n```", "no_answer"),
     ],
 )
 def test_not_found(text: str, status: str) -> None:
