@@ -19,7 +19,8 @@ def fenced_blocks(text: str) -> list[tuple[int, int]]:
     """Start and end of the content of every complete fenced block, in order; its language tag does not matter.
 
     The closing fence stands at the start of a line (indented or not), has at least as many marks as the opening one
-    and no language tag; where there is none, one that ends a line closes the block. A block that is never closed was cut off and is none; nothing after its opening is looked at.
+    and no language tag; where there is none, one that ends a line closes the block. A block that is never closed was
+    cut off and is none; nothing after its opening is looked at.
     """
     found: list[tuple[int, int]] = []
     place = 0
@@ -36,8 +37,8 @@ def fenced_blocks(text: str) -> list[tuple[int, int]]:
 
 
 def defined_names(program: str) -> set[str] | None:
-    """Names bound at the top level of a program by definitions, imports and assignments, in branches and `try` too; None
-    if it does not parse.
+    """Names bound at the top level of a program by definitions, imports and assignments, also inside branches and
+    `try`; None if it does not parse.
     """
     try:
         with warnings.catch_warnings():

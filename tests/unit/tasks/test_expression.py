@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskgrad.tasks.expression import IllegalExpression, read_statement
@@ -108,6 +108,7 @@ TREES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(TREES)
 def test_random_trees_have_their_exact_value(tree: object) -> None:
     statement = read_statement(bracketed(tree))
@@ -115,6 +116,7 @@ def test_random_trees_have_their_exact_value(tree: object) -> None:
     assert statement.numbers == leaves(tree)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="0123456789+-*/()= .\\xe", max_size=40))
 def test_random_text_is_read_or_refused(text: str) -> None:
     try:
@@ -124,6 +126,7 @@ def test_random_text_is_read_or_refused(text: str) -> None:
     assert statement.value is None or isinstance(statement.value, Fraction)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("+-*"), st.integers(1, 99)), min_size=1, max_size=8))
 def test_precedence_without_brackets(terms: list[tuple[str, int]]) -> None:
     text = str(terms[0][1]) + "".join(f"{sign}{number}" for sign, number in terms[1:])
