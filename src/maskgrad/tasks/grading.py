@@ -7,8 +7,10 @@ workers is a `crash`; one that no worker could be started for is `infra`. Order 
 from __future__ import annotations
 
 import collections
+import os
 import selectors
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -60,7 +62,9 @@ class GradingService:
         self._lock = threading.Lock()
         self._workers: list[WorkerProcess] = []
         self._told: set[str] = set()
-        self._finalizer = weakref.finalize(self, _stop, self._workers)
+        self._owner = os.getpid()
+        self._checked = 0.0
+        self._finalizer = weakref.finalize(self, _stop_own, self._workers, self._owner)
 
     def close(self) -> None:
         """End all workers; the next call starts new ones."""
@@ -70,6 +74,7 @@ class GradingService:
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         """One grade per item, in order."""
         with self._lock:
+            self._leave_to_owner()
             batch = _Batch(items, max(1, min(CHUNK, -(-len(items) // (4 * self.grading.workers)))))
             try:
                 self._work_off(batch)
@@ -91,6 +96,7 @@ class GradingService:
     def call(self, method: str, *arguments: Any) -> Any:
         """Result of a method of the task, run in a worker; UserError and RuntimeError carry the worker's reason."""
         with self._lock:
+            self._leave_to_owner()
             for _ in range(MOST_ATTEMPTS):
                 try:
                     if not self._workers:
@@ -112,6 +118,13 @@ class GradingService:
         raise RuntimeError(
             f"{method} ended {MOST_ATTEMPTS} grading workers, or took more than {CALL_SECONDS:g} s in each"
         )
+
+    def _leave_to_owner(self) -> None:
+        """In a forked process: the workers belong to the process that started them, and this one starts its own."""
+        if os.getpid() != self._owner:
+            self._finalizer.detach()
+            self._workers, self._owner = [], os.getpid()
+            self._finalizer = weakref.finalize(self, _stop_own, self._workers, self._owner)
 
     def _start(self) -> WorkerProcess:
         return WorkerProcess(self.settings, self.grading.memory, self._prefix)
@@ -144,10 +157,12 @@ class GradingService:
             events = ready.select(POLL_SECONDS)
         for key, _ in events:
             self._take_answer(batch, key.data)
-        if events:
+        if time.monotonic() - self._checked < POLL_SECONDS:
             return
-        for worker in list(batch.busy):
-            if worker.late(self.cpu, self.wall):
+        self._checked = time.monotonic()
+        heard = {key.data for key, _ in events}
+        for worker in list(batch.busy):  # one that was heard of may have more answers waiting here
+            if worker not in heard and worker.late(self.cpu, self.wall):
                 detail = f"took more than {self.cpu:g} s"
                 batch.lose(worker, Grade(reward=0.0, correct=False, status="timeout", detail=detail))
                 self._drop(worker)
@@ -224,6 +239,12 @@ class _Batch:
 
     def grades(self) -> list[Grade]:
         return [self._settled[index] for index in range(len(self.items))]
+
+
+def _stop_own(workers: list[WorkerProcess], owner: int) -> None:
+    """At the end of a process; one forked from the owner leaves the workers alone."""
+    if os.getpid() == owner:
+        _stop(workers)
 
 
 def _stop(workers: list[WorkerProcess]) -> None:

@@ -58,9 +58,11 @@ def receive(fd: int, seconds: float | None = None) -> dict[str, Any]:
 
 def _read(fd: int, count: int, deadline: float | None) -> bytes:
     parts: list[bytes] = []
+    waiting = select.poll()  # unlike select, it takes file numbers above 1023
+    waiting.register(fd, select.POLLIN)
     while count:
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not select.select([fd], [], [], wait)[0]:
+        wait = None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
+        if not waiting.poll(wait):
             raise Late
         part = os.read(fd, min(count, 65536))
         if not part:

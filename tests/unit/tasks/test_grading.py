@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from maskgrad.errors import UserError
 from maskgrad.tasks import CountdownTask
 from maskgrad.tasks.base import Example, Grade
 from maskgrad.tasks.countdown import CountdownSettings
-from maskgrad.tasks.grading import GradingService, GradingSettings
+from maskgrad.tasks.grading import GradingService, GradingSettings, _Batch
 from maskgrad.tasks.grading_process import cpu_seconds, process_tree
 from maskgrad.tasks.grading_task import ServedTask
 
@@ -181,3 +182,59 @@ def test_workers_import_no_tensor_library() -> None:
 
     code = "import sys, maskgrad.tasks.grading_worker; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Watched:
+    """A worker that has something to say, or is late."""
+
+    def __init__(self, *, speaks: bool) -> None:
+        self.answers, write = os.pipe()
+        self.speaks, self.killed = speaks, False
+        if speaks:
+            os.write(write, b"x")
+        os.close(write) if speaks else setattr(self, "held", write)
+
+    def late(self, cpu: float, wall: float) -> bool:
+        return True
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def test_a_worker_that_hangs_is_noticed_while_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, batch = GradingService({"name": "countdown"}), _Batch(items("", ""), 1)
+    speaking, silent = Watched(speaks=True), Watched(speaks=False)
+    service._workers, batch.busy = [speaking, silent], {speaking: [0], silent: [1]}  # type: ignore[list-item, dict-item]
+    monkeypatch.setattr(service, "_take_answer", lambda batch, worker: None)
+    service._listen(batch)
+    assert (speaking.killed, silent.killed) == (False, True), "only the one that said nothing"
+    service._workers = []
+
+
+def test_a_forked_process_leaves_the_workers_to_their_owner(service: GradingService) -> None:
+    service.grade(items("gold"))
+    before = [worker.process.pid for worker in service._workers]
+    child = os.fork()
+    if child == 0:
+        grades = service.grade(items("gold"))
+        own = [worker.process.pid for worker in service._workers]
+        service.close()
+        os._exit(0 if grades[0].status == "ok" and not set(own) & set(before) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [worker.process.pid for worker in service._workers] == before
+    assert [g.status for g in service.grade(items("gold"))] == ["ok"]
+
+
+def test_file_numbers_above_1023_are_served(service: GradingService) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip("this machine allows few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1200, hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
+    try:
+        assert [g.status for g in service.grade(items("gold", ""))] == ["ok", "no_answer"]
+        assert service._workers[0].answers > 1023
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
