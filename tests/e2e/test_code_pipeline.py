@@ -17,6 +17,7 @@ from maskgrad.models.families import family_of
 from maskgrad.models.load import new_policy
 from maskgrad.models.save import save_policy
 from maskgrad.models.tokenizer import build_character_tokenizer
+from maskgrad.training import loop
 from maskgrad.training.loop import TrainingRun
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -85,6 +86,67 @@ def test_training_on_code_counts_outcomes_and_leaves_infra_out(tmp_path: Path, m
     assert result["task"] == "code" and sum(result["status"].values()) == 2
     events = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
     assert any(e["event"] == "rollout" and "no_answer" in e["status"] for e in events)
+
+
+#: Loaded by every worker's interpreter at start: verdicts are drawn from the text, a quarter of them is infra.
+DRAWN = """
+import zlib
+from maskgrad.tasks.base import Grade
+from maskgrad.tasks.code import CodeTask
+def grade(self, example, text):
+    draw = zlib.crc32(text.encode())
+    if draw % 4 == 0: return Grade(reward=None, correct=None, status="infra")
+    right = draw % 3 == 0
+    return Grade(reward=float(right), correct=right, status="ok" if right else "wrong")
+CodeTask.grade = grade
+"""
+
+
+def journal(run: Path) -> list[dict[str, Any]]:
+    """Records of a run, without what the clock and the memory decide."""
+    records = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    clock = ("time", "seconds", "memory", "tokens_per_second", "peak_memory")
+    return [{key: value for key, value in record.items() if not key.startswith(clock)} for record in records]
+
+
+def test_a_run_graded_by_workers_resumes_to_the_bit_and_drops_infra(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DRAWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("maskgrad.training.loop.self_test", lambda task: None)
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({**ROW, "prompt": f"Add {n}.", "task_id": n}) + "\n" for n in range(40)))
+    sampler = {"gen_length": 16, "block_length": 16, "steps": 4, "temperature": 1.0}
+    task = {"name": "code", "file": str(file), "sandbox": SANDBOX, "prompt": "tracerl"}
+    settings: dict[str, Any] = {
+        "model": {"path": str(model)},
+        "rollout": {"prompts_per_batch": 4, "sampler": sampler},
+        "train": {"max_updates": 6, "checkpoint_every": 1, "eval_every": 0},
+        "eval": {"count": 2},
+    }
+    config = run_config("smoke", settings).model_copy(update={"task": task})
+    TrainingRun.new(config, tmp_path / "whole").start()
+    real, calls = loop.update, []
+
+    def update(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise RuntimeError("the process dies here")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "update", update)
+        with pytest.raises(RuntimeError, match="dies here"):
+            TrainingRun.new(config, tmp_path / "parts").start()
+    TrainingRun.reopen(tmp_path / "parts").resume()
+    assert journal(tmp_path / "parts") == journal(tmp_path / "whole")
+    weights = [tmp_path / run / "final" / "model.safetensors" for run in ("whole", "parts")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    rollouts = [record for record in journal(tmp_path / "whole") if record["event"] == "rollout"]
+    assert sum(r["status"].get("infra", 0) for r in rollouts) > 0
+    assert all(r["dropped_rows"] >= r["status"].get("infra", 0) for r in rollouts)
+    assert any(r["grad_norm"] > 0 for r in journal(tmp_path / "whole") if r["event"] == "update")
 
 
 def test_a_sandbox_is_needed_and_the_weaker_one_is_named(
