@@ -17,6 +17,7 @@ from maskgrad.models.families import family_of
 from maskgrad.models.load import new_policy
 from maskgrad.models.save import save_policy
 from maskgrad.models.tokenizer import build_character_tokenizer
+from maskgrad.reporting.journal import read, without_time
 from maskgrad.training import loop
 from maskgrad.training.loop import TrainingRun
 
@@ -29,7 +30,7 @@ ROW = {"prompt": "Add.", "test": ["assert add(1, 2) == 3"], "code": "def add(a, 
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model that has a token for every printable character."""
     folder = tmp_path_factory.mktemp("model")
-    tokenizer = build_character_tokenizer(string.printable, folder)
+    tokenizer = build_character_tokenizer(string.printable + "’“”–—£€°", folder)
     shape: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 1, "n_kv_heads": 1, "mlp_hidden_size": 16}
     shape |= {"max_sequence_length": 2048, "vocab_size": len(tokenizer)}
     family = family_of({"model_type": "llada", **shape})
@@ -103,10 +104,7 @@ CodeTask.grade = grade
 
 
 def journal(run: Path) -> list[dict[str, Any]]:
-    """Records of a run, without what the clock and the memory decide."""
-    records = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
-    clock = ("time", "seconds", "memory", "tokens_per_second", "peak_memory")
-    return [{key: value for key, value in record.items() if not key.startswith(clock)} for record in records]
+    return without_time(read(run / "journal.jsonl"))
 
 
 def test_a_run_graded_by_workers_resumes_to_the_bit_and_drops_infra(
