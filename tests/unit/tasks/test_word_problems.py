@@ -12,7 +12,7 @@ import pytest
 
 from maskgrad.errors import UserError
 from maskgrad.tasks import Example, make_task, self_test
-from maskgrad.tasks.contamination import normalised, problem_hash
+from maskgrad.tasks.contamination import normalised, problem_hash, refuse_known_file
 from maskgrad.tasks.gsm8k_answer import read_gold
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -329,3 +329,15 @@ def test_golds() -> None:
     assert read_gold("work #### 1,080") == 1080
     assert read_gold("18.0") == 18
     assert read_gold("about ten") is None
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the shared data is not next to the repository")
+def test_public_test_files_are_known_by_their_content(tmp_path: Path) -> None:
+    for name in ("countdown_cd3_test.jsonl", "sudoku_4x4_test.csv", "sudoku_4x4_test_split_new.csv"):
+        copy = tmp_path / "train.data"
+        copy.write_bytes((DATA / name).read_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"))
+        with pytest.raises(UserError, match=f"train.data is the public test set {name}"):
+            refuse_known_file(copy)
+    copy.write_text("prompt,answer\n1,2\n")
+    refuse_known_file(copy)
+    refuse_known_file(tmp_path / "nothing")
