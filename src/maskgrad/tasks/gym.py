@@ -27,7 +27,7 @@ from maskgrad.tasks.prompts import FORMAT_BLOCK
 from maskgrad.tasks.sandbox import NAMES, SANDBOXES, check_sandbox, worker_command
 from maskgrad.tasks.settings import choice, layout_weight, whole
 
-GRADER = "gym strict 1"
+GRADER = "gym strict 2"
 PREFIX = "gym:"
 FULL_SCORE = 1.0 - 1e-9
 ITEMS = 500  # of one data set of the library

@@ -18,7 +18,7 @@ PARSED = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )
 
-_DATA = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Load, ast.UnaryOp, ast.USub, ast.UAdd)
+_DATA = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Load, ast.UnaryOp, ast.USub, ast.UAdd, ast.Name)
 _ARITHMETIC = (ast.Expression, ast.Constant, ast.Load, ast.UnaryOp, ast.USub, ast.UAdd, ast.BinOp, ast.Add, ast.Sub,
                ast.Mult, ast.Div, ast.Pow, ast.Name, ast.Call)  # fmt: skip
 _FUNCTIONS = frozenset(
@@ -66,6 +66,8 @@ def _plain(node: ast.AST, *, arithmetic: bool) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
     if isinstance(node, ast.Name):
+        if not arithmetic:  # a bare word in capitals is an answer; others could name variables of the scorer
+            return node.id.isupper()
         return len(node.id) <= 2 or node.id in _FUNCTIONS
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         nested = any(isinstance(n, ast.Pow) for side in (node.left, node.right) for n in ast.walk(side))

@@ -125,7 +125,8 @@ def test_what_a_scorer_would_run_is_refused(generator: str, text: str) -> None:
 
 
 def test_what_is_plain_passes() -> None:
-    for text in ("['A', 'B']", "[[0, 1], [1, 0]]", "1 2 3", "_ Q _\n_ _ _", "0 0 1\n1 0 0"):
+    assert all(refused(generator, "answer") and refused(generator, "[x, y]") for generator in EVALUATED)
+    for text in ("['A', 'B']", "[[0, 1], [1, 0]]", "1 2 3", "_ Q _\n_ _ _", "0 0 1\n1 0 0", "CEABE"):
         assert not any(refused(generator, text) for generator in EVALUATED), text
     for text in ("(1+2)*3", "x**2 + 3*x - 1", "sin(x)/2 + C", "2*log(x+1) + C", "x^2 + 3x", "exp(2*x)*sqrt(3)", "5!"):
         assert not any(refused(generator, text) for generator in PARSED), text
