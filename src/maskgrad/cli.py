@@ -134,6 +134,7 @@ def _sampler_options(parser: argparse.ArgumentParser, several: dict[str, Any]) -
     add("--steps-per-block", type=int, help="passes per block instead of --steps; with --threshold at least as many")
     add("--top-k", type=int, help="draw from the k most probable ids")
     add("--top-p", type=float, help="draw from the most probable ids that hold this mass")
+    add("--order-temperature", type=float, help="draw which positions are committed instead of taking the best")
     add("--confidence", choices=["model", "sampling"], help="rank by the model's probabilities or by those drawn from")
     add(
         "--grid",
@@ -149,6 +150,10 @@ def _sampler_options(parser: argparse.ArgumentParser, several: dict[str, Any]) -
 
 def _run_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--adapter", metavar="DIR", help="LoRA adapter on top of the model")
+    parser.add_argument("--mask-token", metavar="TOKEN", help="of a plain decoder whose config.json names none")
+    parser.add_argument("--block", type=_count, help="of a plain decoder: block-causal with blocks of this length")
+    parser.add_argument("--logit-shift", type=int, choices=[0, 1], help="of a plain decoder: 1 predicts the next token")
+    parser.add_argument("--attn", default="sdpa", choices=["sdpa", "eager", "flex"], help="kernel (flex: CUDA only)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--seed", type=int, default=0)

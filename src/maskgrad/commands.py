@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import os
 import re
@@ -118,18 +117,18 @@ def task_settings(text: str, **extra: Any) -> dict[str, Any]:
 def load_model(known: argparse.Namespace, path: str) -> Any:
     import torch
 
-    from maskgrad.config import ModelConfig
     from maskgrad.models.load import load_policy
+    from maskgrad.models.settings import ModelConfig
     from maskgrad.settings import parse
 
     torch.set_num_threads(known.threads)
-    model = parse(ModelConfig, {"path": path, "dtype": known.dtype, "device": known.device}, "model options")
-    adapter = {} if known.adapter is None else {"adapter": known.adapter}
-    if adapter and "adapter" not in inspect.signature(load_policy).parameters:
-        raise UserError(f"--adapter {known.adapter}: adapters cannot be read yet: merge it into the model")
-    return load_policy(model.path, dtype=model.dtype, device=model.device, **adapter)
+    given = {name: getattr(known, name) for name in MODEL_OPTIONS}
+    model = parse(ModelConfig, {"path": path, **given}, "model options")
+    return load_policy(model.path, adapter=model.adapter, **model.reading)
 
 
+#: Options of the command line that say how a checkpoint is read.
+MODEL_OPTIONS = ("adapter", "mask_token", "block", "logit_shift", "attn", "dtype", "device")
 SAMPLER_OPTIONS = (
     "gen_length",
     "block_length",
@@ -142,6 +141,7 @@ SAMPLER_OPTIONS = (
     "steps_per_block",
     "top_k",
     "top_p",
+    "order_temperature",
     "confidence",
     "grid",
     "cache",
@@ -185,17 +185,7 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     no_rest(rest, "sample")
     writable(known.json)
     writable(known.trace)
-    prompts: list[Any] = list(known.prompt)
-    ids = [_token_ids(text) for text in known.prompt_ids]
-    if sum(map(bool, (prompts, ids, known.task))) != 1:
-        raise UserError("give --prompt TEXT or --prompt-ids IDS (either may be repeated), or --task NAME")
-    if not all(str(prompt).strip() for prompt in prompts):
-        raise UserError(f"--prompt {prompts!r} has an empty text: give every prompt some")
-    if known.task:
-        from maskgrad.tasks.registry import make_task
-
-        task = make_task(task_settings(known.task))
-        prompts = [task.example("test", i).prompt for i in range(min(known.count, task.size("test") or known.count))]
+    prompts, as_ids = _prompts(known)
     sampler = sampler_settings(known.model, {name: getattr(known, name) for name in SAMPLER_OPTIONS})
     policy = load_model(known, known.model)
     import torch
@@ -206,10 +196,9 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     from maskgrad.diffusion.sampler import Record
     from maskgrad.evaluation.trace import trace
 
-    sampler, prompts = fitted(policy, sampler), prompts or ids
+    sampler = fitted(policy, sampler)
     limit, order = known.max_prompt_length, torch.arange(len(prompts))
-    build = id_batch if ids else prompt_batch
-    batch = build(policy, prompts, order, limit, sampler.gen_length)
+    batch = (id_batch if as_ids else prompt_batch)(policy, prompts, order, limit, sampler.gen_length)
     path = sample_in_chunks(policy, batch, sampler, known.seed, Record(), known.micro_batch)
     # without a tokenizer the completion is its token ids
     texts: list[Any] = path.tokens.tolist() if policy.tokenizer is None else decode(policy, path.tokens)
@@ -227,6 +216,22 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     if known.trace:
         write_json(known.trace, trace(policy, prompts, path, sampler))
     return 0
+
+
+def _prompts(known: argparse.Namespace) -> tuple[list[Any], bool]:
+    """The prompts of `sample`, and whether they are token ids."""
+    prompts: list[Any] = list(known.prompt)
+    ids = [_token_ids(text) for text in known.prompt_ids]
+    if sum(map(bool, (prompts, ids, known.task))) != 1:
+        raise UserError("give --prompt TEXT or --prompt-ids IDS (either may be repeated), or --task NAME")
+    if not all(str(prompt).strip() for prompt in prompts):
+        raise UserError(f"--prompt {prompts!r} has an empty text: give every prompt some")
+    if known.task:
+        from maskgrad.tasks.registry import make_task
+
+        task = make_task(task_settings(known.task))
+        prompts = [task.example("test", i).prompt for i in range(min(known.count, task.size("test") or known.count))]
+    return prompts or ids, bool(ids)
 
 
 def stress(known: argparse.Namespace, rest: list[str]) -> int:

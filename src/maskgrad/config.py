@@ -13,42 +13,9 @@ from pydantic import ConfigDict, Field, model_validator
 from maskgrad.algorithms import AlgorithmConfig
 from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.errors import UserError, nearest
+from maskgrad.models.settings import ModelConfig, SftModelConfig
 from maskgrad.settings import Settings, parse
 from maskgrad.tasks.grading import GradingSettings
-
-DEVICE = r"^(cpu|cuda(:\d+)?)$"
-
-
-class LoraSettings(Settings):
-    """Train a low-rank adapter instead of the network. No dropout: ratios come from one deterministic network."""
-
-    rank: int = Field(ge=1)
-    alpha: float | None = Field(default=None, gt=0)  # scale is alpha / rank; default 2 x rank
-    targets: tuple[str, ...] | None = None  # module names in a layer; default: all of the family's
-
-    @property
-    def scale(self) -> float:
-        """alpha, with its default."""
-        return 2.0 * self.rank if self.alpha is None else self.alpha
-
-
-class ModelConfig(Settings):
-    path: str  # local folder, hub id, or maskgrad:NAME for a model that ships in the package
-    adapter: str | None = None  # PEFT folder of a LoRA adapter for it; training goes on with it
-    lora: LoraSettings | None = None  # train a new adapter
-    mask_token: str | None = None  # of a plain decoder whose config.json names none
-    block: int | None = Field(default=None, ge=1)  # of a plain decoder: block-causal with blocks of this length
-    logit_shift: Literal[0, 1] | None = None  # of a plain decoder: 1 if a state predicts the next token
-    self_test: bool = True  # a few short forwards after loading
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    device: str = Field(default="cpu", pattern=DEVICE)
-    gradient_checkpointing: bool = False
-
-    @model_validator(mode="after")
-    def _one_adapter(self) -> ModelConfig:
-        if self.adapter is not None and self.lora is not None:
-            raise ValueError("model.adapter goes on with an adapter and model.lora makes a new one: set one of them")
-        return self
 
 
 class RolloutConfig(Settings):
@@ -179,31 +146,6 @@ class StageConfig(Settings):
     wrong_share: float = Field(default=0.0, ge=0, le=1)  # share of targets that follow the task's consistent wrong mode
     warmup_updates: int = Field(default=20, ge=0)
     final_share: float = Field(default=0.05, ge=0, le=1)
-
-
-class SftModelConfig(Settings):
-    """Either `path` of a checkpoint to continue from, or a new model: `architecture` in its family's config keys."""
-
-    path: str | None = None
-    adapter: str | None = None  # PEFT folder of a LoRA adapter for `path`; training goes on with it
-    lora: LoraSettings | None = None  # train a new adapter for `path`
-    architecture: dict[str, Any] | None = None
-    characters: str | None = None  # of the new model's character tokenizer
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    device: str = Field(default="cpu", pattern=DEVICE)
-    save_dtype: Literal["float32", "float16", "bfloat16"] | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> SftModelConfig:
-        if (self.path is None) == (self.architecture is None):
-            raise ValueError("set exactly one of model.path and model.architecture")
-        if self.path is None and (self.adapter is not None or self.lora is not None):
-            raise ValueError("an adapter needs a trained base: give model.path with model.adapter or model.lora")
-        if self.adapter is not None and self.lora is not None:
-            raise ValueError("model.adapter goes on with an adapter and model.lora makes a new one: set one of them")
-        if self.architecture is not None and not self.characters:
-            raise ValueError("a new model needs model.characters, the alphabet of its tokenizer")
-        return self
 
 
 class SftConfig(Settings):

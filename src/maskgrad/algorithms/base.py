@@ -23,6 +23,10 @@ class Algorithm(Settings):
     #: Settings that reproduce the authors' released code, applied to keys the user left out with `compat: released`.
     RELEASED: ClassVar[Mapping[str, Any]] = {}
 
+    #: Settings of masks that full attention alone has, and those that block-causal policies alone have.
+    FULL_ONLY: ClassVar[tuple[str, ...]] = ()
+    BLOCK_ONLY: ClassVar[tuple[str, ...]] = ()
+
     name: str
     compat: Literal["none", "released"] = "none"
     epochs: int = Field(default=1, ge=1)  # mu, passes over one rollout batch
@@ -52,6 +56,14 @@ class Algorithm(Settings):
         """Refuse combinations in which the method would be wrong. Raises UserError."""
         if sampler.temperature == 0:
             raise UserError("rollout temperature 0 makes every rollout of a group the same: set it above 0")
+
+    def check_attention(self, block: int | None) -> None:
+        """Refuse settings that have no effect on this kind of policy (`block`: its block length, None = full)."""
+        released = self.RELEASED if self.compat == "released" else {}
+        for name in self.BLOCK_ONLY if block is None else self.FULL_ONLY:
+            default = type(self).model_fields[name].default
+            if getattr(self, name) not in (default, released.get(name, default)):
+                refuse_idle(f"algorithm.{name}", getattr(self, name), default, block)
 
     def select(self, trajectory: Trajectory, live: Tensor, sample: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
         """(passes int64 [B,K], weights [B,K]) for methods that score chosen denoising passes."""
@@ -94,6 +106,15 @@ class Algorithm(Settings):
         order = torch.tensor(randomness.permutation(seed, "loop.minibatch", use, len(unique)), device=index.device)
         part = (order.argsort() * self.minibatches // len(unique))[index]
         return [(part == m)[:, None].expand(rows, draws) for m in range(self.minibatches)]
+
+
+def refuse_idle(key: str, value: Any, default: Any, block: int | None) -> None:
+    """Refuse a setting that nobody would read, unless it says what is done anyway."""
+    done = {"block": block, "p_context": 0.0}  # on block-causal policies: their own blocks, and clean context
+    if block is not None and done.get(key.rpartition(".")[2]) == value:
+        return
+    kind = "with full attention" if block is None else f"that is block-causal (blocks of {block})"
+    raise UserError(f"{key} {value!r} has no effect on a model {kind}: leave it out, or set its default {default!r}")
 
 
 def unit_mask(views: MaskedViews) -> Tensor:

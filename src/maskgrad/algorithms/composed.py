@@ -20,7 +20,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from maskgrad.algorithms import advantages
-from maskgrad.algorithms.base import Algorithm
+from maskgrad.algorithms.base import Algorithm, refuse_idle
 from maskgrad.algorithms.egspo_sa import EGSPOSA
 from maskgrad.algorithms.objective import Objective
 from maskgrad.algorithms.sockets import (
@@ -72,6 +72,14 @@ class Composed(Algorithm):
             steps.check(sampler, group_size)
         if self.view.name == "trace_slices" and sampler.guidance > 0:
             raise UserError(f"rollout guidance {sampler.guidance} is not in the scored states: set it to 0")
+
+    def check_attention(self, block: int | None) -> None:
+        if block is None or not isinstance(self.view, BlockBoundView):
+            return
+        for name in ("block", "p_context", "mode"):
+            value, default = getattr(self.view, name), BlockBoundView.model_fields[name].default
+            if value != default:
+                refuse_idle(f"algorithm.view.{name}", value, default, block)
 
     @property
     def wants_trajectory(self) -> bool:

@@ -76,6 +76,11 @@ class EGSPO(Algorithm):
                 f"rollouts with top_k {sampler.top_k}, top_p {sampler.top_p}, confidence {sampler.confidence!r} have "
                 f"no closed step kernel: use 0, 1.0 and 'model' for {self.name}"
             )
+        if sampler.order_temperature > 0:
+            raise UserError(
+                f"rollouts with order_temperature {sampler.order_temperature} draw the positions of a pass by the "
+                f"model's confidence, which no step kernel here counts: set it to 0 for {self.name}"
+            )
         delayed = sampler.suppress_stop == "delay"
         if self.score == "kernel" and delayed and sampler.remasking in TOKEN_FREE_RULES - BLIND_RULES:
             raise UserError(

@@ -28,6 +28,8 @@ from maskgrad.records import MaskedViews, RolloutBatch, Units
 
 
 class GRPOElbo(Algorithm):
+    FULL_ONLY = ("proxy", "block", "p_context")
+
     name: Literal["grpo_elbo"] = "grpo_elbo"
     epochs: int = Field(default=2, ge=1)
     proxy: Literal["block_bound", "exact_count"] = "block_bound"

@@ -32,6 +32,9 @@ from maskgrad.records import MaskedViews, RolloutBatch, Units
 class SPG(Algorithm):
     RELEASED = {"epochs": 4, "masks": "epoch", "blocks": "modulo"}
 
+    FULL_ONLY = ("mode", "block", "blocks", "p_context", "score_later_blocks", "score_context")
+    BLOCK_ONLY = ("pairing",)
+
     name: Literal["spg"] = "spg"
     epochs: int = Field(default=4, ge=1)
     masks: Literal["shared", "epoch"] = "epoch"  # type: ignore[assignment]

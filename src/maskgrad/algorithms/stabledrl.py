@@ -11,7 +11,7 @@ instead of per micro-batch; cap 6 = 1 + eps of the paper's eps = 5 (released: 5)
 `compat: released` restores the released settings (fresh numerator masks, cap 5, token scale).
 On a block-causal policy the likelihood is the block-diffusion ELBO of section 6 (`block_views.block_elbo`): independent
 noise in every block, all blocks in one staircase pass; `draws` and `pairing` then describe the masks, and `mode`,
-`block`, `p_context` and `score_later_blocks`/`score_context` do not apply.
+`block`, `p_context` and `score_later_blocks`/`score_context` are refused, as is `pairing` under full attention.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from maskgrad.records import MaskedViews, RolloutBatch, Units
 
 class StableDRL(Algorithm):
     RELEASED = {"masks": "fresh", "clip_low": 0.0, "clip_high": 5.0, "ratio_scale": "token", "epochs": 2}
+
+    FULL_ONLY = ("mode", "block", "p_context", "score_later_blocks", "score_context")
+    BLOCK_ONLY = ("pairing",)
 
     name: Literal["stabledrl"] = "stabledrl"
     epochs: int = Field(default=2, ge=1)

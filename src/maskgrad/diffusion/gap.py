@@ -18,8 +18,9 @@ from maskgrad.diffusion.schedule import SamplerConfig
 from maskgrad.models.policy import Policy
 from maskgrad.records import PromptBatch, Trajectory
 
-#: Rows and passes of each that are looked at, chosen by named draws.
+#: Rows and passes of each that are looked at, chosen by named draws; fewer where the distance is rounding.
 ROWS, PASSES = 32, 2
+ROWS_EXACT, PASSES_EXACT = 8, 1
 APPROXIMATE = ("prefix", "dual")
 
 
@@ -27,12 +28,13 @@ APPROXIMATE = ("prefix", "dual")
 def sampler_gap(policy: Policy, prompts: PromptBatch, path: Trajectory, config: SamplerConfig, seed: int) -> float:
     """Mean |commit log-prob - log-prob of the same token at the rebuilt state| in nats, over some passes.
 
-    `ROWS` rows and `PASSES` passes of each are rebuilt and sent through the network whole. 0.0 if there is nothing.
+    Some rows and passes of each are rebuilt and sent through the network whole. 0.0 if there is nothing.
     """
+    most, passes = (ROWS, PASSES) if config.cache in APPROXIMATE else (ROWS_EXACT, PASSES_EXACT)
     rows = randomness.uniform(randomness.row_keys(seed, "gap.row", prompts.sample), 1).squeeze(1).argsort()
-    rows = rows[:ROWS].sort().values
+    rows = rows[:most].sort().values
     differences = []
-    for use in range(PASSES):
+    for use in range(passes):
         draw = randomness.uniform(randomness.row_keys(seed, "gap.pass", prompts.sample, use), 1).squeeze(1)[rows]
         step = (draw * path.passes[rows]).floor().to(torch.int64)
         found, recorded = rescored(policy, prompts, path, config, rows, step)
@@ -77,7 +79,7 @@ def rescored(
 def journal_gap(
     policy: Policy, prompts: PromptBatch, path: Trajectory, config: SamplerConfig, seed: int
 ) -> dict[str, float]:
-    """The metric `sampler_gap` where the cache is an approximation, nothing otherwise."""
+    """The metric `sampler_gap` where the cache is an approximation, nothing otherwise (there it is rounding)."""
     if config.cache not in APPROXIMATE:
         return {}
     return {"sampler_gap": sampler_gap(policy, prompts, path, config, seed)}

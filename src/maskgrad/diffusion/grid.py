@@ -34,6 +34,11 @@ def settle(policy: Policy, config: SamplerConfig) -> GridName:
             f"block_length {config.block} disagrees with the checkpoint, whose attention has blocks of {block} tokens: "
             f"set block_length {block}"
         )
+    if block is not None and policy.clean_stream != "block":
+        raise UserError(
+            f"clean_stream {policy.clean_stream!r} is for likelihoods alone: the sampler shows finished blocks as "
+            "whole, so scores would be of another model than the one that wrote; set it to 'block'"
+        )
     check_cache(policy, config)
     grid = grid_of(policy, config)
     if block is not None:

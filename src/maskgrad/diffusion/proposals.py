@@ -69,11 +69,11 @@ class Proposer:
         if config.remasking in ("random", "origin"):
             order = self.noise.order(row, step, position)
         ranked = logp if config.confidence == "model" else drawn.log_softmax(-1)
-        out = {
-            "token": token,
-            "logp": tempered.gather(1, token[:, None]).squeeze(1),
-            "rank": reveal.rank_value(config.remasking, ranked, token, self.delayed, order, position),
-        }
+        value = reveal.rank_value(config.remasking, ranked, token, self.delayed, order, position)
+        if config.order_temperature > 0:
+            draws = self.noise.order(row, step, position)
+            value = reveal.drawn_order(value.to(torch.float64), config.order_temperature, draws).to(value.dtype)
+        out = {"token": token, "logp": tempered.gather(1, token[:, None]).squeeze(1), "rank": value}
         if self.statistics:
             out["entropy"] = reveal.entropy(logp)
             out["joint"] = reveal.entropy(tempered) if config.temperature > 0 else out["entropy"]

@@ -58,6 +58,14 @@ def rank_value(
     return value if delayed is None else torch.where(delayed[proposal], -1e4, value)
 
 
+def drawn_order(value: Tensor, temperature: float, noise: Tensor) -> Tensor:
+    """Rank values under which the best n are a draw of n without replacement from softmax(value / temperature).
+
+    Dream's `alg_temp` (released), by Gumbel noise: value / temperature - log(-log u). value [n], noise u in (0,1) [n].
+    """
+    return value / temperature - torch.log(-torch.log(noise.to(value.dtype)))
+
+
 def entropy(logp: Tensor) -> Tensor:
     """Shannon entropy in nats over the last axis; ids with log-prob -inf contribute nothing."""
     return -torch.where(logp.isneginf(), 0.0, logp.exp() * logp).sum(-1)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from maskgrad.diffusion.reveal import ALIASES, Remasking, schedule, schedule_on_time_grid, time_grid
+from maskgrad.diffusion.reveal import ALIASES, BLIND_RULES, Remasking, schedule, schedule_on_time_grid, time_grid
 from maskgrad.settings import Settings
 
 #: File beside a model's weights that holds the sampler settings it was trained and evaluated with.
@@ -35,6 +35,7 @@ class SamplerConfig(Settings):
     top_k: int = Field(default=0, ge=0)  # draw from the k most probable ids, 0 = from all
     top_p: float = Field(default=1.0, gt=0, le=1)  # draw from the most probable ids that hold this mass
     remasking: Remasking = "low_confidence"
+    order_temperature: float = Field(default=0.0, ge=0)  # draw who is committed by softmax(rank value / this), 0 = best
     confidence: Literal["model", "sampling"] = "model"  # rank by untempered probabilities | by those drawn from
     guidance: float = Field(default=0.0, ge=0)  # classifier-free guidance scale, 0 = off
     suppress_stop: Literal["none", "never", "delay"] = "none"  # never emit stop tokens | commit them last
@@ -59,6 +60,12 @@ class SamplerConfig(Settings):
             raise ValueError(f"steps {self.steps} and {name} {other} contradict each other: set one of them")
         if self.threshold is not None and self.remasking != "low_confidence":
             raise ValueError(f"threshold needs remasking low_confidence, not {self.remasking!r}")
+        if self.order_temperature > 0 and (self.threshold is not None or self.remasking in BLIND_RULES):
+            other = f"threshold {self.threshold}" if self.threshold is not None else f"remasking {self.remasking!r}"
+            raise ValueError(
+                f"order_temperature {self.order_temperature} draws positions by their confidence, which {other} does "
+                "not allow: set it to 0"
+            )
         planned = self.threshold is None and self.steps_per_block is None and self.uneven == "spread"
         if planned and not blocks <= self.passes <= length:
             raise ValueError(

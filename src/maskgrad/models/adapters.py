@@ -144,6 +144,11 @@ def save_adapter(policy: Policy, folder: Path, base: str | None = None) -> None:
     write_json({key: _plain(value) for key, value in settings.items()}, folder / CONFIG)
 
 
+def adapted_modules(policy: Policy) -> int | None:
+    """How many modules the adapter is in; None without an adapter."""
+    return None if policy.adapter is None else len(policy.adapter.modules)
+
+
 def adapter_weights(policy: Policy) -> dict[str, Tensor]:
     """The adapter's matrices under the names PEFT gives them around the authors' modules: A [r,in], B [out,r]."""
     return {_theirs(policy, name): tensor for name, tensor in _tensors(policy).items()}

@@ -52,6 +52,8 @@ def load_policy(
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {str(device)!r} was asked for, but no CUDA device is visible; use device 'cpu'")
+    if attn == "flex" and place.type != "cuda":
+        raise UserError(f"attn 'flex' needs a CUDA device, and device is {str(device)!r}: use attn 'sdpa'")
     folder = find_folder(str(path))
     if is_adapter(folder):
         if adapter is not None:
@@ -164,12 +166,26 @@ def _read_weights(folder: Path, policy: Policy, dtype: torch.dtype, device: torc
         shards = [WEIGHTS]
     else:
         raise UserError(f"{folder} has neither {WEIGHTS} nor {INDEX}; only weights in safetensors files are read")
+    names, twin = policy.family.names, {}
+    if policy.traits.tied:  # some programs write the table a second time, as the head
+        twin = {str(names.theirs("head.weight")): wanted[str(names.theirs("backbone.embed_tokens.weight"))]}
     found: dict[str, Tensor] = {}
     for shard in shards:
-        found |= _read_shard(folder / shard, wanted, dtype, device)
+        found |= _read_shard(folder / shard, wanted | twin, dtype, device)
+    for name in twin.keys() & found.keys():
+        _check_twin(folder, name, found.pop(name), found.get(str(names.theirs("backbone.embed_tokens.weight"))))
     if missing := sorted(set(wanted) - set(found)):
         raise UserError(f"{folder} lacks {len(missing)} tensors, among them {_few(missing)}; is the download complete?")
     return {name: _assemble(policy.family, name, p, found) for name, p in policy.named_parameters()}
+
+
+def _check_twin(folder: Path, name: str, head: Tensor, table: Tensor | None) -> None:
+    """A head stored beside the table it is tied to must be that table."""
+    if table is not None and not torch.equal(head, table):
+        raise UserError(
+            f"config.json of {folder} ties the head to the embedding, but the weights hold another {name}; "
+            "correct the tying in config.json"
+        )
 
 
 def _assemble(family: Family, name: str, parameter: Tensor, found: dict[str, Tensor]) -> Tensor:

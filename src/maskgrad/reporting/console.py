@@ -62,7 +62,7 @@ class Console:
         self.close()
 
     def _show_run(self, record: Record) -> None:
-        names = ("recipe", "algorithm", "task", "model", "params", "seed")
+        names = ("recipe", "algorithm", "task", "model", "params", "adapted_modules", "seed")
         parts = [f"{name} {shown(record[name])}" for name in names if record.get(name) is not None]
         self._line("run: " + ", ".join(parts))
 

@@ -44,7 +44,7 @@ class Journal:
 
         `time`, when passed, is a mapping of further clock-dependent values (seconds, rates).
         """
-        clock = {"wall": round(self._wall(), 3), "session": round(self._steady() - self._opened, 3)}
+        clock = self.clock()
         extra = fields.pop("time", {})
         if not isinstance(extra, Mapping) or clock.keys() & extra.keys():
             raise ValueError(f"time={extra!r} must be a mapping without the keys {sorted(clock)}")
@@ -56,6 +56,10 @@ class Journal:
         if self._fsync:
             self.sync()
         return record
+
+    def clock(self) -> dict[str, float]:
+        """What the `time` key of a record written now begins with; for records that are shown and not written."""
+        return {"wall": round(self._wall(), 3), "session": round(self._steady() - self._opened, 3)}
 
     def size(self) -> int:
         """Length of the file in bytes: the offset a checkpoint stores and `truncate` takes."""

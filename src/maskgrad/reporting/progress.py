@@ -23,8 +23,11 @@ class Progress:
         """Update from one record; a `run` record restarts the clock, so a resumed run estimates from its resumption."""
         clock = record.get("time") or {}
         self.now = float(clock.get("wall", self.now))
-        if self._first_time is None or record["event"] == "run":
-            self._first_time, self._first_step = self.now, record.get("step") or 0
+        if record["event"] == "run":
+            self._first_time, self._first_step = None, record.get("step") or 0
+        if self._first_time is None and "wall" in clock:  # a record without a clock starts none
+            self._first_time = self.now
+            self._first_step = (record.get("step") or 0) if self._first_step is None else self._first_step
         self.total = record.get("total_steps", self.total)
         if record["event"] in ("run", "update"):
             self.step = record.get("step") or 0
@@ -40,7 +43,7 @@ class Progress:
         share = f"/{self.total} ({100 * self.step // self.total} %)" if self.total else ""
         parts = [f"step {self.step}{share}"]
         parts += [f"{name} {self._latest[name]}" for name in ("reward", "held-out", "tokens/s") if name in self._latest]
-        elapsed = self.now - (self._first_time or 0.0)
+        elapsed = self.now - (self.now if self._first_time is None else self._first_time)
         parts.append(f"elapsed {duration(elapsed)}")
         done = self.step - (self._first_step or 0)
         if self.total and done > 0:

@@ -14,7 +14,7 @@ from maskgrad.algorithms.base import Algorithm
 from maskgrad.config import RolloutConfig
 from maskgrad.diffusion import trajectory as paths
 from maskgrad.diffusion.batching import decode, prompt_batch, sample_in_chunks
-from maskgrad.diffusion.gap import journal_gap
+from maskgrad.diffusion.gap import sampler_gap
 from maskgrad.diffusion.sampler import Record
 from maskgrad.models.policy import Policy
 from maskgrad.records import RolloutBatch, Trajectory
@@ -68,7 +68,7 @@ def collect(
     record = Record(one_shot=algorithm.wants_one_shot, proposals=algorithm.wants_proposals)
     path = sample_in_chunks(policy, prompts, config.sampler, seed, record, config.micro_batch)
     paths.check_states(path, policy.special.mask)
-    gap = journal_gap(policy, prompts, path, config.sampler, seed)
+    gap = sampler_gap(policy, prompts, path, config.sampler, seed)
     sampled = time.perf_counter()
     texts = decode(policy, path.tokens)
     grades = task.grade_batch(repeated, texts)
@@ -87,8 +87,8 @@ def collect(
     batch = with_steps(policy, task, algorithm, batch, repeated, grades, seed)
     kept, dropped = _usable(batch, grades)
     stops = torch.tensor(policy.special.stops, device=path.tokens.device)
-    unstopped = int((~torch.isin(path.tokens, stops).any(1)).sum())
-    metrics = _metrics(batch, grades, texts, path, dropped, unstopped) | gap
+    stopped = torch.isin(path.tokens, stops).any(1)
+    metrics = _metrics(batch, grades, texts, path, dropped, stopped) | {"sampler_gap": gap}
     rows = [
         {"id": e.id, "prompt": e.prompt, "completion": t, "reward": g.reward, "correct": g.correct, "status": g.status}
         for e, t, g in zip(repeated, texts, grades, strict=True)
@@ -116,7 +116,7 @@ def _usable(batch: RolloutBatch, grades: Sequence[Grade]) -> tuple[Tensor, int]:
 
 
 def _metrics(
-    batch: RolloutBatch, grades: Sequence[Grade], texts: Sequence[str], path: Trajectory, dropped: int, unstopped: int
+    batch: RolloutBatch, grades: Sequence[Grade], texts: Sequence[str], path: Trajectory, dropped: int, stopped: Tensor
 ) -> dict[str, Any]:
     groups: dict[int, list[int]] = {}
     for row, name in enumerate(batch.group.tolist()):
@@ -136,7 +136,8 @@ def _metrics(
         "groups": len(groups),
         "distinct_share": distinct,
         "empty_completions": sum(t == "" for t in texts),
-        "unstopped": unstopped,
+        "unstopped": int((~stopped).sum()),
+        "stop_position": float(batch.live.sum(1)[stopped].to(torch.float64).mean()) if bool(stopped.any()) else None,
         "live_tokens": int(batch.live.sum()),
         "passes": float(path.passes.to(torch.float32).mean()),
         "forwards": path.forwards,

@@ -19,6 +19,7 @@ from maskgrad.config import RunConfig, dump, read_yaml
 from maskgrad.diffusion.grid import settle
 from maskgrad.errors import BrokenModel, UserError
 from maskgrad.evaluation.evaluate import evaluate
+from maskgrad.models.adapters import adapted_modules
 from maskgrad.models.policy import Policy
 from maskgrad.reporting.console import Console
 from maskgrad.reporting.journal import FILE_NAME, Journal
@@ -52,6 +53,7 @@ class TrainingRun:
         self.algorithm = config.algorithm
         self.console = console or Console(quiet=True)
         settle(policy, config.rollout.sampler)
+        self.algorithm.check_attention(policy.block)
         self.optimizer = optim.adamw(policy, config.optim)
         self.progress = Progress()
         self.buffer: Prepared | None = None
@@ -166,7 +168,7 @@ class TrainingRun:
     def _run(self, resumed: bool) -> dict[str, Any]:
         header = self._header()
         if resumed:
-            self.console.show({"event": "run", "step": self.progress.step, **header})
+            self.console.show({"event": "run", "step": self.progress.step, **header, "time": self.journal.clock()})
         else:
             self._write("run", **header)
             self._evaluate()
@@ -187,6 +189,7 @@ class TrainingRun:
             "model": c.model.path,
             "params": self.policy.num_parameters(),
             "trainable": sum(p.numel() for p in self.policy.parameters() if p.requires_grad),
+            "adapted_modules": adapted_modules(self.policy),
             "seed": c.seed,
             "total_steps": c.train.max_updates,
         }

@@ -15,7 +15,7 @@ from maskgrad.config import SftConfig, StageConfig, dump, read_yaml
 from maskgrad.diffusion.grid import settle
 from maskgrad.errors import UserError
 from maskgrad.evaluation.evaluate import evaluate
-from maskgrad.models.adapters import add_adapter
+from maskgrad.models.adapters import adapted_modules, add_adapter
 from maskgrad.models.families import family_of
 from maskgrad.models.load import load_policy, new_policy
 from maskgrad.models.policy import Policy
@@ -42,7 +42,7 @@ def initial_policy(config: SftConfig, out: Path) -> Policy:
     """The model before the first update: a checkpoint, or a new one whose tokenizer is written to `out`."""
     model = config.model
     if model.path is not None:
-        policy = load_policy(model.path, adapter=model.adapter, dtype=model.dtype, device=model.device)
+        policy = load_policy(model.path, adapter=model.adapter, **model.reading)
         if (lora := model.lora) is not None:
             add_adapter(policy, lora.rank, lora.scale, lora.targets, seed=config.seed)
         return policy
@@ -97,7 +97,7 @@ class SupervisedRun:
         saved, model = str(found[-1][1] / "model"), config.model
         adapted = model.path is not None and (model.adapter is not None or model.lora is not None)
         path, adapter = (str(model.path), saved) if adapted else (saved, None)
-        policy = load_policy(path, adapter=adapter, dtype=model.dtype, device=model.device)
+        policy = load_policy(path, adapter=adapter, **model.reading)
         run = cls(config, out, policy, console)
         run.progress, _, size = checkpoint.load_state(found[-1][1], run.optimizer)
         checkpoint.rewind_journal(out, size)
@@ -112,10 +112,11 @@ class SupervisedRun:
                 "seed": self.config.seed,
             }
             header |= {"params": self.policy.num_parameters(), "total_steps": self.total}
+            header |= {"adapted_modules": adapted_modules(self.policy)}
             if self.progress.step == 0:
                 self._write("run", **header)
             else:
-                self.console.show({"event": "run", "step": self.progress.step, **header})
+                self.console.show({"event": "run", "step": self.progress.step, **header, "time": self.journal.clock()})
             while self.progress.step < self.total:
                 with self.interruptible.whole():
                     self._update()

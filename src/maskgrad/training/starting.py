@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from maskgrad.config import ModelConfig, RunConfig
+from maskgrad.config import RunConfig
 from maskgrad.models.adapters import add_adapter
 from maskgrad.models.load import load_policy
 from maskgrad.models.policy import Policy
+from maskgrad.models.settings import ModelConfig
 
 
 def starting_policy(config: RunConfig) -> Policy:
@@ -28,13 +29,4 @@ def continued_policy(config: RunConfig, saved: Path) -> Policy:
 
 def configured(model: ModelConfig, adapter: str | None) -> Policy:
     """The model at `model.path`, with this adapter."""
-    return load_policy(
-        model.path,
-        adapter=adapter,
-        dtype=model.dtype,
-        device=model.device,
-        mask_token=model.mask_token,
-        block=model.block,
-        logit_shift=model.logit_shift,
-        self_test=model.self_test,
-    )
+    return load_policy(model.path, adapter=adapter, **model.reading)
