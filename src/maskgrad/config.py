@@ -86,7 +86,7 @@ class EvalConfig(Settings):
         """The sampler with what this evaluation changes."""
         update: dict[str, Any] = {"temperature": self.temperature}
         if self.steps is not None:
-            update |= {"steps": self.steps, "threshold": None}
+            update |= {"steps": self.steps, "threshold": None, "steps_per_block": None}
         return SamplerConfig.model_validate({**sampler.model_dump(), **update})
 
 

@@ -58,6 +58,7 @@ def test_final_is_a_peft_folder_of_the_adapter_alone(finished: Path) -> None:
     header = read(finished / "journal.jsonl")[0]
     policy = load_policy(finished / "final")
     trained = sum(tensor.numel() for tensor in adapter_weights(policy).values())
+    assert header["adapted_modules"] == len(policy.adapter.modules) == 7 * len(policy.backbone.layers)
     assert header["trainable"] == trained < header["params"] / 4
 
 
@@ -151,6 +152,9 @@ def test_command_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     options = ["--task", "sudoku", "--limit", "4", "--json", str(result)]
     assert main(["eval", "--model", str(out / "final"), *options]) == 0
     assert json.loads(result.read_text())["n"] == 4
+    assert main(["eval", "--model", BASE, "--adapter", str(out / "final"), *options]) == 0
+    assert main(["sample", "--model", BASE, "--adapter", str(out / "final"), "--task", "sudoku", "--count", "1"]) == 0
+    assert "->" in capsys.readouterr().out
     capsys.readouterr()
     assert main(["train", "smoke", "--out", str(tmp_path / "bad"), "--model.lora.targets", "[attn_out]", *light]) == 2
     assert "attn_out" in capsys.readouterr().err

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from maskgrad.cli import main
-from maskgrad.config import run_config
+from maskgrad.config import run_config, sft_config
+from maskgrad.errors import UserError
+from maskgrad.models import build_character_tokenizer, family_of, load_policy, new_policy, save_policy
 from maskgrad.training.loop import TrainingRun
+from maskgrad.training.sft import SupervisedRun
 
 MODELS = Path(__file__).parents[2].parent / "shared" / "golden" / "models"
 PROMPTS = ["--prompt-ids", "5,6,7", "--prompt-ids", "8, 9,10,11,12"]
@@ -86,6 +89,49 @@ def test_mistakes_are_sentences(
     assert run("sample", "--model", MODELS / model, "--prompt-ids", "1,2", "--gen-length", "8", *arguments) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and all(word in error for word in words), error
+
+
+@pytest.fixture
+def undeclared(tmp_path: Path) -> Path:
+    """A plain Llama decoder whose files say nothing of diffusion."""
+    folder = tmp_path / "plain"
+    tokenizer = build_character_tokenizer("0123456789+-*/()=, \n", folder, mask_token="<|unused|>")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = {**sizes, "model_type": "llama", "mask_token_id": 0}
+    save_policy(new_policy(family_of(config), config, tokenizer, 0), folder)
+    for name, key in (("config.json", "mask_token_id"), ("tokenizer_config.json", "mask_token")):
+        stored = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({k: v for k, v in stored.items() if k != key}))
+    return folder
+
+
+def test_a_plain_decoder_is_declared_on_the_command_line(
+    undeclared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--model", undeclared, "--prompt", "1+2=", "--prompt", "3", "--gen-length", 8)
+    assert run("sample", *common) == 2
+    assert "name it when loading (mask_token)" in capsys.readouterr().err
+    declared = ("--mask-token", "<|unused|>", "--logit-shift", 1)
+    full = sampled(tmp_path, *common, *declared)
+    blocks = sampled(tmp_path, *common, *declared, "--block", 4)
+    assert full["sampler"]["block_length"] is None and blocks["sampler"]["block_length"] == 4
+    assert all(0 not in row["tokens"] for row in full["samples"] + blocks["samples"]), "MASK was written"
+    options = ("--task", "sudoku:prompt=compact", "--limit", 2, "--gen-length", 16, *declared)
+    assert run("eval", "--model", undeclared, *options, "--attn", "eager") == 0
+    assert run("sample", *common, *declared, "--attn", "flex") == 2
+    assert "attn 'flex' needs a CUDA device" in capsys.readouterr().err
+
+
+def test_a_plain_decoder_is_fine_tuned_and_says_what_it_is(undeclared: Path, tmp_path: Path) -> None:
+    given = {"path": str(undeclared), "architecture": None, "characters": None}
+    given |= {"mask_token": "<|unused|>", "block": 4, "save_dtype": None}
+    light = {"stages": [{"updates": 2, "lr": 0.001}], "batch": 4, "eval": {"count": 2}}
+    config = sft_config("base_sudoku_block_tiny", {"model": given, **light})
+    SupervisedRun.new(config, tmp_path / "run").train()
+    final = load_policy(tmp_path / "run" / "final")
+    assert (final.block, final.family.logit_shift, final.special.mask) == (4, 0, 0)
+    with pytest.raises(UserError, match="model.block is for a checkpoint"):
+        sft_config("base_sudoku_block_tiny", {"model": {"block": 4}})
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])

@@ -49,11 +49,7 @@ def load_policy(
     `self_test` runs a few short forwards that find a wrong reading of the checkpoint (selftest.py).
     """
     target = dtype_named(dtype)
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device {str(device)!r} was asked for, but no CUDA device is visible; use device 'cpu'")
-    if attn == "flex" and place.type != "cuda":
-        raise UserError(f"attn 'flex' needs a CUDA device, and device is {str(device)!r}: use attn 'sdpa'")
+    place = _place(device, attn)
     folder = find_folder(str(path))
     if is_adapter(folder):
         if adapter is not None:
@@ -70,6 +66,15 @@ def load_policy(
     if self_test:
         check_reading(policy)
     return policy
+
+
+def _place(device: str | torch.device, attn: str) -> torch.device:
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {str(device)!r} was asked for, but no CUDA device is visible; use device 'cpu'")
+    if attn == "flex" and place.type != "cuda":
+        raise UserError(f"attn 'flex' needs a CUDA device, and device is {str(device)!r}: use attn 'sdpa'")
+    return place
 
 
 def declared(

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maskgrad.algorithms import EGSPO
 from maskgrad.diffusion import trajectory as paths
 from maskgrad.diffusion.gap import sampler_gap
 from maskgrad.diffusion.grid import Rows
@@ -109,6 +110,8 @@ def test_time_grid_counts() -> None:
         ({"steps": 4, "threshold": 0.5}, "steps 4 and threshold 0.5 contradict"),
         ({"threshold": 0.5, "remasking": "sequential"}, "threshold needs remasking low_confidence"),
         ({"top_p": 0.0}, "top_p"),
+        ({"order_temperature": 0.5, "threshold": 0.5}, "order_temperature 0.5 draws positions .*threshold 0.5"),
+        ({"order_temperature": 0.5, "remasking": "random"}, "order_temperature 0.5 .*remasking 'random'"),
         ({"cache": "fast"}, "cache"),
     ],
 )
@@ -140,3 +143,24 @@ def test_order_origin_commits_every_position_and_no_pass_is_empty(policy: Policy
     taken = torch.arange(path.revealed.shape[1])[None] < path.passes[:, None]
     assert bool((path.revealed[taken] >= 1).all())
     assert len(set(path.passes.tolist())) > 1, "how many go in a pass is drawn"
+
+
+def test_a_drawn_order_follows_the_softmax_of_the_confidences(policy: Policy) -> None:
+    """Dream's `alg_temp`: which position goes first, against the softmax of the margins over 800 rows."""
+    rows, heat = 800, 0.3
+    one = batch([3] * 1)
+    many = PromptBatch(ids=one.ids.expand(rows, -1), real=one.real.expand(rows, -1), sample=torch.arange(rows))
+    config = SamplerConfig(gen_length=4, remasking="margin", order_temperature=heat, stop_early=False)
+    path = sample(policy, many, config, KeyedNoise(0, many.sample))
+    tokens = torch.cat([one.ids, torch.full((1, 4), policy.special.mask)], 1)
+    top = policy.logits(policy.hidden(tokens)[0, -4:]).softmax(-1).topk(2).values
+    law = ((top[:, 0] - top[:, 1]) / heat).softmax(0).detach()
+    found = torch.stack([(path.commit_step[:, k] == 0).sum() for k in range(4)]).float()
+    z = (found - rows * law) / (rows * law * (1 - law)).sqrt()
+    assert float(z.abs().max()) < 4, (found / rows, law)
+    assert float(((found - rows / 4) ** 2 / (rows / 4)).sum()) > 20, "the law is too flat to be told from a uniform one"
+    cold = sample(policy, one, config.model_copy(update={"order_temperature": 1e-6}), KeyedNoise(0, one.sample))
+    best = sample(policy, one, config.model_copy(update={"order_temperature": 0.0}), KeyedNoise(0, one.sample))
+    assert torch.equal(cold.commit_step, best.commit_step)
+    with pytest.raises(UserError, match="order_temperature 0.5 .* which no step kernel here counts"):
+        EGSPO(steps=2).check(config.model_copy(update={"temperature": 1.0}), 4)

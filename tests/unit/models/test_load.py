@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from maskgrad.errors import UserError
-from maskgrad.models import LLADA, build_character_tokenizer, load_policy, new_policy, save_policy
+from maskgrad.models import LLADA, build_character_tokenizer, family_of, load_policy, new_policy, save_policy
 from maskgrad.models import files as model_files
 
 INDEX = "model.safetensors.index.json"
@@ -188,6 +188,7 @@ def test_a_broken_checkpoint_is_one_sentence(sizes: dict[str, Any], tmp_path: Pa
         ({"path": "maskgrad:no-such"}, ["'maskgrad:no-such'"]),
         ({"path": ".", "dtype": "fp32"}, ["'fp32'", "float32"]),
         ({"path": ".", "device": "cuda"}, ["'cuda'"]),
+        ({"path": ".", "attn": "flex"}, ["'flex'", "CUDA", "'sdpa'"]),
     ],
 )
 def test_bad_arguments(arguments: dict[str, str], fragments: list[str]) -> None:
@@ -211,3 +212,23 @@ def test_hub_failure_says_download(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"'org/name'.*download it to a folder"):
         load_policy("org/name")
     assert asked == ["org/name"]
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "sdar"])
+def test_a_tied_head_may_be_stored_too_if_it_is_the_table(sizes: dict[str, Any], tmp_path: Path, name: str) -> None:
+    plain = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    plain |= {"vocab_size": 40, "mask_token_id": 36, "eos_token_id": 31, "tie_word_embeddings": True}
+    config = {"llada": sizes | {"weight_tying": True}, "dream": {**plain, "model_type": "Dream"}}
+    config["sdar"] = {**plain, "model_type": "sdar", "head_dim": 16}
+    family = family_of({"model_type": "llada", **config[name]})
+    save_policy(new_policy(family, config[name], None, seed=1), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head, table = (str(family.names.theirs(f"{m}.weight")) for m in ("head", "backbone.embed_tokens"))
+    assert head not in tensors
+    save_file({**tensors, head: tensors[table].clone()}, tmp_path / "model.safetensors", {"format": "pt"})
+    assert_same_bits(load_policy(tmp_path).weights(), tensors)
+    other = tensors[table].clone()
+    other[3, 5] += 1
+    save_file({**tensors, head: other}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"ties the head to the embedding, but the weights hold another .*correct"):
+        load_policy(tmp_path)

@@ -85,6 +85,17 @@ def test_a_resumed_run_estimates_from_its_resumption() -> None:
     assert stream.getvalue().splitlines()[-1] == "step 110/200 (55 %), elapsed 0:10, left 1:30"
 
 
+def test_a_run_record_without_a_clock_starts_none() -> None:
+    stream = io.StringIO()
+    console = Console(stream=stream)
+    console.show({"event": "run", "step": 100, "recipe": "r", "total_steps": 200})
+    console.show(at(1_700_000_000, "update", 110, total_steps=200))
+    console.show(at(1_700_000_020, "update", 130, total_steps=200))
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == "step 110/200 (55 %), elapsed 0:00, left 0:00"
+    assert lines[2].startswith("step 130/200 (65 %), elapsed 0:20")
+
+
 def test_non_finite_numbers_and_missing_fields_are_shown() -> None:
     stream = io.StringIO()
     console = Console(stream=stream)

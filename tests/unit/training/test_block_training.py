@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from maskgrad.algorithms import ALGORITHMS, SPG, StableDRL
 from maskgrad.config import RunConfig, SftConfig, merge, run_config, sft_config
 from maskgrad.errors import UserError
 from maskgrad.models.families import SDAR
 from maskgrad.models.load import load_policy, new_policy
-from maskgrad.reporting.journal import read
+from maskgrad.reporting.journal import read, without_time
+from maskgrad.training import loop
 from maskgrad.training.corpus import draw_block_masks, masked_loss
 from maskgrad.training.loop import TrainingRun
 from maskgrad.training.sft import SupervisedRun
@@ -79,6 +81,68 @@ def test_a_block_length_of_another_model_is_refused(tmp_path: Path) -> None:
     settings = {"rollout": {"sampler": {"block_length": 8}}}
     with pytest.raises(UserError, match="block_length 8 disagrees"):
         TrainingRun.new(config("stabledrl", **settings), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "words"),
+    [
+        ("stabledrl", {"mode": "all"}, "algorithm.mode 'all' has no effect on a model that is block-causal"),
+        ("stabledrl", {"p_context": 0.3}, "algorithm.p_context 0.3 .*blocks of 4.*set its default 0.15"),
+        ("stabledrl", {"score_context": False}, "algorithm.score_context False has no effect"),
+        ("spg", {"block": 8}, "algorithm.block 8 has no effect"),
+        ("spg", {"blocks": "modulo"}, "algorithm.blocks 'modulo' has no effect"),
+        ("grpo_elbo", {"proxy": "exact_count"}, "algorithm.proxy 'exact_count' has no effect"),
+        (
+            "composed",
+            {
+                "view": {"name": "block_bound", "mode": "all"},
+                "bound": {"name": "sandwich"},
+                "credit": {"name": "centred", "weight": 0.0},
+            },
+            "algorithm.view.mode 'all' has no effect",
+        ),
+    ],
+)
+def test_settings_of_full_attention_are_refused(
+    method: str, settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    run = config(method, algorithm=settings)
+    with pytest.raises(UserError, match=words):
+        TrainingRun.new(run, tmp_path / "run")
+    full = ALGORITHMS[method].model_validate(run.algorithm.model_dump())
+    full.check_attention(None)
+
+
+def test_settings_that_say_what_is_done_anyway_are_accepted() -> None:
+    StableDRL(block=4, p_context=0.0).check_attention(4)
+    SPG(compat="released").check_attention(4)
+    with pytest.raises(UserError, match="algorithm.pairing 'complementary' has no effect on a model with full"):
+        StableDRL(pairing="complementary").check_attention(None)
+
+
+def test_a_block_run_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted inside a rollout batch, so that the buffer, with the blocks of its rows, comes from the file."""
+    settings = {"train": {"max_updates": 4, "checkpoint_every": 1}, "rollout": {"sampler": {"grid": "response"}}}
+    run = config("stabledrl", algorithm={"epochs": 3}, **settings)
+    TrainingRun.new(run, tmp_path / "whole").start()
+    real = loop.update
+
+    def dying(*arguments: Any) -> dict[str, Any]:
+        if arguments[6] == 2:  # the step
+            raise RuntimeError("the process ends")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "update", dying)
+        with pytest.raises(RuntimeError, match="the process ends"):
+            TrainingRun.new(run, tmp_path / "torn").start()
+    again = TrainingRun.reopen(tmp_path / "torn")
+    again.resume()
+    assert again.policy.grid == "response"
+    found, wanted = (tmp_path / name for name in ("torn", "whole"))
+    weights = [(folder / "final" / "model.safetensors").read_bytes() for folder in (found, wanted)]
+    assert weights[0] == weights[1]
+    assert without_time(read(found / "journal.jsonl")) == without_time(read(wanted / "journal.jsonl"))
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from maskgrad.config import SftConfig, merge, sft_config
 from maskgrad.errors import UserError
 from maskgrad.models.policy import Policy
 from maskgrad.models.tokenizer import encode_prompt, left_pad
+from maskgrad.reporting.console import Console
 from maskgrad.reporting.journal import read
 from maskgrad.training import sft
 from maskgrad.training.loop import TrainingStopped
@@ -262,3 +265,17 @@ def test_a_non_finite_update_stops_the_run(
     (tmp_path / "tiny.yaml").write_text(json.dumps(tiny().model_dump(mode="json")))
     assert main(["sft", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "other"), "--quiet"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_resumed_run_shows_the_time_since_its_resumption(tmp_path: Path) -> None:
+    config = tiny(stages=[{"updates": 20, "lr": 0.003}], checkpoint_every=5)
+    SupervisedRun.new(config, tmp_path / "run").train()
+    for file in ("final", "journal.jsonl"):
+        (tmp_path / "run" / file).rename(tmp_path / file)
+    (tmp_path / "run" / "journal.jsonl").write_bytes((tmp_path / "journal.jsonl").read_bytes())
+    stream = io.StringIO()
+    run = SupervisedRun.reopen(tmp_path / "run", Console(stream=stream, every=0.0))
+    run.progress.step = 10
+    run.train()
+    shown = re.findall(r"elapsed ([\d:]+)", stream.getvalue())
+    assert shown and all(text.startswith(("0:", "1:")) and text.count(":") == 1 for text in shown), shown
