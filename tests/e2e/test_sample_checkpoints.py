@@ -130,7 +130,7 @@ def test_a_plain_decoder_is_fine_tuned_and_says_what_it_is(undeclared: Path, tmp
     SupervisedRun.new(config, tmp_path / "run").train()
     final = load_policy(tmp_path / "run" / "final")
     assert (final.block, final.family.logit_shift, final.special.mask) == (4, 0, 0)
-    with pytest.raises(UserError, match="model.block is for a checkpoint"):
+    with pytest.raises(UserError, match=r"model\.block is for a checkpoint"):
         sft_config("base_sudoku_block_tiny", {"model": {"block": 4}})
 
 

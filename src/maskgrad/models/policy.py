@@ -149,13 +149,17 @@ class Policy(nn.Module):
         [clean blocks before b | noisy block b] gives. clean int64, attend bool [B,T]; noisy int64 [R,T]; copy r is of
         sequence row[r] (int64 [R]). Block-causal policies only.
         """
-        assert self.family.logit_shift == 0, "a shifted prediction would be read in the block before"
         prompt_length = clean.shape[1] - read.shape[1]
-        slots = pack(attend, self.block_numbers(attend, prompt_length), row, read, layout)
+        number = self.block_numbers(attend, prompt_length)
+        slots = pack(attend, number, row, read, layout)
         tokens = slots.tokens(clean, noisy)
         states = self.states(tokens, self._mask(slots.rule(self.clean_stream), tokens), slots.place)
         copy, position = read.nonzero(as_tuple=True)
-        return states[row[copy], slots.noisy[copy, prompt_length + position]]
+        of, target = row[copy], prompt_length + position
+        source = self.predict_positions(target)
+        # under a logit shift the state before a block predicts its first token, and the sampler has that text clean
+        inside = number[of, source] == number[of, target]
+        return states[of, torch.where(inside, slots.noisy[copy, source], slots.clean[of, source])]
 
     def states(self, tokens: Tensor, mask: Any, place: Tensor, cache: Any = None) -> Tensor:
         """Last hidden states [B,Q,d] of `tokens` int64 [B,Q] under an explicit visibility.

@@ -31,6 +31,7 @@ class Slots:
     column: Tensor  # int64 [B,N]; position in the sequence, 0 where unused
     place: Tensor  # int64 [B,N]; rotary position, the same in all copies
     noisy: Tensor  # int64 [R,T]; slot of a position of a noisy copy, -1 where it was left out
+    clean: Tensor  # int64 [B,T]; slot of a position of the clean stream, -1 where it was left out
 
     def rule(self, clean: str = "block") -> Rule:
         return staircase(self.block, self.copy, self.place, clean)
@@ -59,13 +60,14 @@ def pack(attend: Tensor, block: Tensor, row: Tensor, read: Tensor, layout: Layou
         out = torch.full((len(block), width), empty, dtype=torch.int64, device=block.device)
         return out.index_put(where, values)
 
-    slots = torch.full(noisy.shape, -1, dtype=torch.int64, device=block.device)
+    empty_noisy, empty_clean = (torch.full_like(held, -1, dtype=torch.int64) for held in (noisy, clean))
     return Slots(
         block=filled(-1, block[where[0], column]),
         copy=filled(0, torch.cat([torch.zeros_like(at_clean), r + 1])),
         column=filled(0, column),
         place=filled(0, positions(attend)[where[0], column]),
-        noisy=slots.index_put((r, at_noisy), slot_noisy),
+        noisy=empty_noisy.index_put((r, at_noisy), slot_noisy),
+        clean=empty_clean.index_put((b_clean, at_clean), slot_clean),
     )
 
 

@@ -116,7 +116,7 @@ def test_settings_of_full_attention_are_refused(
 def test_settings_that_say_what_is_done_anyway_are_accepted() -> None:
     StableDRL(block=4, p_context=0.0).check_attention(4)
     SPG(compat="released").check_attention(4)
-    with pytest.raises(UserError, match="algorithm.pairing 'complementary' has no effect on a model with full"):
+    with pytest.raises(UserError, match=r"algorithm.pairing 'complementary' has no effect on a model with full"):
         StableDRL(pairing="complementary").check_attention(None)
 
 
