@@ -69,9 +69,11 @@ class SftModelConfig(Reading):
             raise ValueError("set exactly one of model.path and model.architecture")
         if self.path is None and (self.adapter is not None or self.lora is not None):
             raise ValueError("an adapter needs a trained base: give model.path with model.adapter or model.lora")
-        declared = {name: getattr(self, name) for name in ("mask_token", "block", "logit_shift")}
-        if self.path is None and (given := [name for name, value in declared.items() if value is not None]):
-            raise ValueError(f"model.{given[0]} is for a checkpoint: of a new model, write it into model.architecture")
+        declared = [name for name in ("mask_token", "block", "logit_shift") if getattr(self, name) is not None]
+        if self.path is None and declared:
+            raise ValueError(f"model.{declared[0]} is for a checkpoint: of a new model, say it in model.architecture")
+        if self.path is None and self.attn != "sdpa":
+            raise ValueError(f"model.attn {self.attn!r} is for a checkpoint: a new model is made with 'sdpa'")
         if self.architecture is not None and not self.characters:
             raise ValueError("a new model needs model.characters, the alphabet of its tokenizer")
         return self

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from maskgrad.algorithms import ALGORITHMS, SPG, StableDRL
+from maskgrad.algorithms.composed import Composed
+from maskgrad.algorithms.objective import Objective
+from maskgrad.algorithms.sockets import BlockBoundView, Bound
 from maskgrad.config import RunConfig, SftConfig, merge, run_config, sft_config
 from maskgrad.errors import UserError
 from maskgrad.models.families import SDAR
@@ -92,15 +95,6 @@ def test_a_block_length_of_another_model_is_refused(tmp_path: Path) -> None:
         ("spg", {"block": 8}, "algorithm.block 8 has no effect"),
         ("spg", {"blocks": "modulo"}, "algorithm.blocks 'modulo' has no effect"),
         ("grpo_elbo", {"proxy": "exact_count"}, "algorithm.proxy 'exact_count' has no effect"),
-        (
-            "composed",
-            {
-                "view": {"name": "block_bound", "mode": "all"},
-                "bound": {"name": "sandwich"},
-                "credit": {"name": "centred", "weight": 0.0},
-            },
-            "algorithm.view.mode 'all' has no effect",
-        ),
     ],
 )
 def test_settings_of_full_attention_are_refused(
@@ -111,6 +105,15 @@ def test_settings_of_full_attention_are_refused(
         TrainingRun.new(run, tmp_path / "run")
     full = ALGORITHMS[method].model_validate(run.algorithm.model_dump())
     full.check_attention(None)
+
+
+def test_a_composed_view_of_full_attention_is_refused() -> None:
+    view, bound = BlockBoundView(mode="all"), Bound(name="sandwich")
+    surrogate = Objective(form="score", coef="length_mean", weights="none")
+    method = Composed(view=view, bound=bound, surrogate=surrogate)
+    method.check_attention(None)
+    with pytest.raises(UserError, match=r"algorithm.view.mode 'all' has no effect"):
+        method.check_attention(4)
 
 
 def test_settings_that_say_what_is_done_anyway_are_accepted() -> None:
