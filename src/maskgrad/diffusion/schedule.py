@@ -61,9 +61,9 @@ class SamplerConfig(Settings):
         if self.threshold is not None and self.remasking != "low_confidence":
             raise ValueError(f"threshold needs remasking low_confidence, not {self.remasking!r}")
         if self.order_temperature > 0 and (self.threshold is not None or self.remasking in BLIND_RULES):
-            other = f"threshold {self.threshold}" if self.threshold is not None else f"remasking {self.remasking!r}"
+            reason = f"threshold {self.threshold}" if self.threshold is not None else f"remasking {self.remasking!r}"
             raise ValueError(
-                f"order_temperature {self.order_temperature} draws positions by their confidence, which {other} does "
+                f"order_temperature {self.order_temperature} draws positions by their confidence, which {reason} does "
                 "not allow: set it to 0"
             )
         planned = self.threshold is None and self.steps_per_block is None and self.uneven == "spread"

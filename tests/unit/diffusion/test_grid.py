@@ -162,5 +162,5 @@ def test_a_drawn_order_follows_the_softmax_of_the_confidences(policy: Policy) ->
     cold = sample(policy, one, config.model_copy(update={"order_temperature": 1e-6}), KeyedNoise(0, one.sample))
     best = sample(policy, one, config.model_copy(update={"order_temperature": 0.0}), KeyedNoise(0, one.sample))
     assert torch.equal(cold.commit_step, best.commit_step)
-    with pytest.raises(UserError, match=r"order_temperature 0.5 .* which no step kernel here counts"):
+    with pytest.raises(UserError, match=r"order_temperature 0.3 .* which no step kernel here counts"):
         EGSPO(steps=2).check(config.model_copy(update={"temperature": 1.0}), 4)

@@ -81,6 +81,8 @@ def test_live_tokens_and_unstopped_rows(policy: Policy) -> None:
     assert collected.batch.live.sum(1).tolist() == lengths
     assert collected.metrics["live_tokens"] == sum(lengths)
     assert collected.metrics["unstopped"] == sum(not stops & set(row) for row in rows)
+    ends = [1 + min(k for k, token in enumerate(row) if token in stops) for row in rows if stops & set(row)]
+    assert collected.metrics["stop_position"] == (sum(ends) / len(ends) if ends else None)
     assert len(collected.texts) == 12 and {"id", "prompt", "completion", "reward"} <= collected.texts[0].keys()
 
 
