@@ -12,8 +12,10 @@ import torch
 from maskgrad.algorithms import EGSPO, EGSPOSA, Algorithm, DiffuGRPO
 from maskgrad.config import RolloutConfig, RunConfig
 from maskgrad.models.policy import Policy
+from maskgrad.records import Trajectory
 from maskgrad.tasks.base import Grade, Task
 from maskgrad.tasks.custom import CustomTask
+from maskgrad.training import collect as collecting
 from maskgrad.training.collect import Collected, collect
 from maskgrad.training.loop import TrainingRun
 
@@ -73,7 +75,15 @@ def test_metrics(policy: Policy) -> None:
     assert found["forwards"] == 12 * 3 and found["passes"] == 3.0
 
 
-def test_live_tokens_and_unstopped_rows(policy: Policy) -> None:
+def test_live_tokens_and_unstopped_rows(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = collecting.sample_in_chunks
+
+    def some_stop(*arguments: Any) -> Trajectory:
+        path = real(*arguments)
+        path.tokens[torch.arange(4), torch.arange(4)] = policy.special.eos
+        return path
+
+    monkeypatch.setattr(collecting, "sample_in_chunks", some_stop)
     collected = gather(policy, [0.0] * 12)
     rows = collected.batch.completion.tolist()
     stops = set(policy.special.stops)
@@ -82,7 +92,7 @@ def test_live_tokens_and_unstopped_rows(policy: Policy) -> None:
     assert collected.metrics["live_tokens"] == sum(lengths)
     assert collected.metrics["unstopped"] == sum(not stops & set(row) for row in rows)
     ends = [1 + min(k for k, token in enumerate(row) if token in stops) for row in rows if stops & set(row)]
-    assert collected.metrics["stop_position"] == (sum(ends) / len(ends) if ends else None)
+    assert 0 < len(ends) < 12 and collected.metrics["stop_position"] == sum(ends) / len(ends)
     assert len(collected.texts) == 12 and {"id", "prompt", "completion", "reward"} <= collected.texts[0].keys()
 
 
