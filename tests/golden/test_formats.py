@@ -1,4 +1,5 @@
-"""LoRA adapters with d1's settings over a tiny LLaDA: logits, gradients and names of peft on the authors' code."""
+"""LoRA adapters with d1's settings over a tiny LLaDA: logits, gradients and names of peft on the authors' code. All
+gradients of the base, and three steps of AdamW."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from maskgrad.config import OptimConfig
 from maskgrad.models import load_policy
 from maskgrad.models.adapters import adapter_off, save_adapter
+from maskgrad.models.policy import Policy
+from maskgrad.training import optim
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
 FORMATS, BASE = GOLDEN / "formats", GOLDEN / "models" / "llada_tiny" / "base"
@@ -74,3 +78,43 @@ def test_it_is_written_back_as_it_was(name: str, tmp_path: Path) -> None:
     for key in ("r", "lora_alpha", "peft_type", "bias", "use_dora", "use_rslora"):
         assert mine[key] == theirs[key], key
     assert set(mine["target_modules"]) <= set(theirs["target_modules"])
+
+
+def mask_loss(policy: Policy, file: dict[str, torch.Tensor]) -> torch.Tensor:
+    hidden = file["input_ids"] == MASK
+    return F.cross_entropy(policy.logits(policy.hidden(file["input_ids"]))[hidden], file["targets"][hidden])
+
+
+@pytest.mark.parametrize("recorded", sorted(FORMATS.glob("full_gradients_*.safetensors")), ids=lambda f: f.stem)
+def test_gradient_of_every_weight(recorded: Path) -> None:
+    """Loss and gradient of all parameters under the authors' names. Error caught: gate and up projection exchanged."""
+    file, policy = load_file(recorded), load_policy(BASE)
+    loss = mask_loss(policy, file)
+    torch.testing.assert_close(loss.detach(), file["loss"].reshape(()), atol=0, rtol=1e-4)
+    loss.backward()
+    weights = policy.weights()
+    wanted = {key.removeprefix("grad."): value for key, value in file.items() if key.startswith("grad.")}
+    assert set(wanted) == set(weights)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(weights[name].grad, gradient, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("recorded", sorted(FORMATS.glob("adamw_3steps_*.safetensors")), ids=lambda f: f.stem)
+def test_three_steps_of_the_optimiser(recorded: Path) -> None:
+    """Our AdamW, clip and guard: losses and norms of three steps, two weights after them.
+
+    Errors caught: norm taken after the clip; no decay."""
+    file, policy = load_file(recorded), load_policy(BASE)
+    inputs = load_file(recorded.with_name(recorded.name.replace("adamw_3steps", "full_gradients")))
+    optimizer = optim.adamw(policy, OptimConfig(lr=3e-4, betas=(0.9, 0.99), weight_decay=0.1))
+    for loss_then, norm_then in file["losses_and_grad_norms"].tolist():
+        loss = mask_loss(policy, inputs)
+        loss.backward()
+        norm = optim.clip_gradients(policy, 0.2)
+        assert float(loss.detach()) == pytest.approx(loss_then, rel=1e-4)
+        assert norm == pytest.approx(norm_then, rel=1e-3)
+        assert optim.guarded_step(optimizer, float(loss.detach()), norm)
+    weights = policy.weights()
+    for name, value in file.items():
+        if name in weights:
+            torch.testing.assert_close(weights[name].detach(), value, atol=5e-6, rtol=2e-5)
