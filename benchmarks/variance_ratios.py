@@ -27,15 +27,15 @@ from maskgrad.training.update import prepare, update
 Make = Callable[[RolloutBatch, int, int, int], MaskedViews]  # (batch, seed, use, K) -> K views per sequence
 
 
-def stratified_counts(batch: RolloutBatch, seed: int, use: int, k: int, paired: bool) -> MaskedViews:
-    """Number of hidden positions drawn from K equal strata of a row; `paired`: each mask and its complement.
+def drawn_counts(batch: RolloutBatch, seed: int, use: int, k: int, paired: bool, strata: bool) -> MaskedViews:
+    """K counts of hidden positions, independent or from K equal `strata` of a row; `paired`: a mask and its complement.
 
-    A pair already holds both ends of the range, so pairs draw from the lower half: K/2 strata of [0, n/2].
+    A pair already holds both ends of the range, so stratified pairs draw from the lower half: K/2 strata of [0, n/2].
     """
     rows, length = batch.live.shape
     draws = k // 2 if paired else k
     level = randomness.uniform(randomness.row_keys(seed, "variance.level", batch.sample, use), draws)
-    level = (level + torch.arange(draws)) / k
+    level = (level + torch.arange(draws)) / k if strata else level
     noise = randomness.uniform(randomness.row_keys(seed, "variance.token", batch.sample, use), draws, length)
     domain = torch.ones_like(batch.live)
     count = masking.uniform_count(level, 0, torch.full_like(level, length).long())
@@ -47,10 +47,10 @@ def stratified_counts(batch: RolloutBatch, seed: int, use: int, k: int, paired: 
 SETTINGS = {"steps": 4, "score": "revealed", "stepwise_weight": 0.5}
 #: Mask designs. K is the number of views, so of forward passes, per sequence.
 DESIGNS: dict[str, tuple[tuple[int, ...], Make]] = {
-    "plain": ((1, 2, 4, 8), lambda b, s, u, k: elbo_views.exact_count(b, s, u, draws=k, coupled=False)),
-    "pairs": ((2, 4, 8), lambda b, s, u, k: elbo_views.exact_count(b, s, u, draws=k // 2, coupled=True)),
-    "stratified": ((2, 4, 8), lambda b, s, u, k: stratified_counts(b, s, u, k, False)),
-    "stratified pairs": ((4, 8), lambda b, s, u, k: stratified_counts(b, s, u, k, True)),
+    "plain": ((1, 2, 4, 8), lambda b, s, u, k: drawn_counts(b, s, u, k, False, False)),
+    "pairs": ((2, 4, 8), lambda b, s, u, k: drawn_counts(b, s, u, k, True, False)),
+    "stratified": ((2, 4, 8), lambda b, s, u, k: drawn_counts(b, s, u, k, False, True)),
+    "stratified pairs": ((4, 8), lambda b, s, u, k: drawn_counts(b, s, u, k, True, True)),
     "block bound": (
         (1, 2, 4, 8),
         lambda b, s, u, k: views.block_bound(b, s, u, draws=k, block=b.live.shape[1], p_context=0.0),

@@ -111,7 +111,7 @@ def test_stratified_counts_stay_uniform_and_fill_their_strata(ratios: ModuleType
         sample=torch.arange(rows),
         reward=torch.zeros(rows),
     )
-    views = ratios.stratified_counts(batch, 0, 0, k, paired)
+    views = ratios.drawn_counts(batch, 0, 0, k, paired, True)
     count = views.scored.sum(-1)
     assert count.shape == (rows, k)
     share = torch.bincount(count.flatten(), minlength=length + 1) / (rows * k)
