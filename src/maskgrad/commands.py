@@ -34,6 +34,26 @@ def writable(path: str | None) -> None:
         raise UserError(f"cannot write {path}: its folder does not exist or is read-only")
     if path is not None and Path(path).is_dir():
         raise UserError(f"cannot write {path}: it is a folder, name a file in it")
+    if path is not None and Path(path).is_file() and Path(path).suffix not in (".json", ".jsonl"):
+        raise UserError(f"{path} exists and is no .json or .jsonl file: choose another name")
+
+
+def apart(**paths: str | None) -> None:
+    """Refuse two options that name one file: the second would be written over the first."""
+    seen: dict[Path, str] = {}
+    for option, path in paths.items():
+        if path is not None and (other := seen.setdefault(Path(path).resolve(), option)) != option:
+            raise UserError(f"{other} and {option} name the same file {path}: give each its own")
+
+
+def spelled_out(overrides: dict[str, Any]) -> dict[str, Any]:
+    """`--task name:key=value` and `--model PATH` as the settings they stand for."""
+    out = dict(overrides)
+    if isinstance(out.get("task"), str):
+        out["task"] = task_settings(out["task"])
+    if isinstance(out.get("model"), str):
+        out["model"] = {"path": out["model"]}
+    return out
 
 
 def _start_or_resume(known: argparse.Namespace, rest: list[str]) -> None:
@@ -56,7 +76,7 @@ def train(known: argparse.Namespace, rest: list[str]) -> int:
         return _finish(known, out, TrainingRun.reopen(out, console=console).resume)
     from maskgrad.config import merge, parse_overrides, run_config
 
-    overrides = parse_overrides(rest)
+    overrides = spelled_out(parse_overrides(rest))
     if known.sandbox is not None:
         overrides = merge(overrides, {"task": {"sandbox": known.sandbox}})
     config = run_config(known.recipe, overrides, known.algorithm)
@@ -77,7 +97,7 @@ def sft(known: argparse.Namespace, rest: list[str]) -> int:
     else:
         from maskgrad.config import parse_overrides, sft_config
 
-        config = sft_config(known.recipe, parse_overrides(rest))
+        config = sft_config(known.recipe, spelled_out(parse_overrides(rest)))
         out = Path(known.out or f"runs/{config.recipe}-seed{config.seed}")
         run = SupervisedRun.new(config, out, console)
     return _finish(known, out, run.train)
@@ -250,7 +270,9 @@ def stress(known: argparse.Namespace, rest: list[str]) -> int:
     inflate = {**test.parse_inflate(known.inflate or "0.2:1000"), "only_negative": known.negative_only}
     arms = test.parse_arms(known.algorithms or ",".join(ARMS))
     out = Path(known.out)
-    cells = test.plan(known.recipe, arms, settings, test.parse_seeds(known.seeds), inflate, parse_overrides(rest))
+    cells = test.plan(
+        known.recipe, arms, settings, test.parse_seeds(known.seeds), inflate, spelled_out(parse_overrides(rest))
+    )
     test.claim(out, cells)
     try:
         result = test.run_all(cells, out, known.jobs, lambda text: print(text, file=sys.stderr, flush=True))

@@ -269,6 +269,8 @@ def run_config(name: str, overrides: Mapping[str, Any] | None = None, algorithm:
     values = merge(values, _mapping(variants.get(str(chosen)), f"variants.{chosen}", name))
     values.setdefault("recipe", Path(name).stem)
     values.pop("about", None)
+    if "stages" in values:
+        raise UserError(f"recipe {name} is for supervised training: use maskgrad sft {name}")
     return parse(RunConfig, merge(values, over), f"recipe {name}")
 
 
@@ -287,6 +289,8 @@ def sft_config(name: str, overrides: Mapping[str, Any] | None = None) -> SftConf
     values = read_recipe(name)
     values.setdefault("recipe", Path(name).stem)
     values.pop("about", None)
+    if "algorithm" in values:
+        raise UserError(f"recipe {name} is for reinforcement learning: use maskgrad train {name}")
     return parse(SftConfig, merge(values, overrides or {}), f"recipe {name}")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from maskgrad.commands import (
     SAMPLER_OPTIONS,
+    apart,
     load_model,
     no_rest,
     sampler_settings,
@@ -51,6 +52,7 @@ def evaluate(known: argparse.Namespace, rest: list[str]) -> int:
     no_rest(rest, "eval")
     writable(known.json)
     writable(known.outputs)
+    apart(**{"--json": known.json, "--outputs": known.outputs})
     if known.compare is not None:
         return _compare(known)
     if known.model is None or known.task is None:
@@ -185,6 +187,7 @@ def score(known: argparse.Namespace, rest: list[str]) -> int:
     """Rows go to standard output as JSON lines, the summary to standard error; with --json the summary is printed."""
     no_rest(rest, "score")
     writable(known.json)
+    apart(**{"FILE": known.saved, "--json": known.json})
     from maskgrad.evaluation.score import read_rows, score_rows
 
     settings = task_settings(known.task, prompt=known.protocol, sandbox=known.sandbox)

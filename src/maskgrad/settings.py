@@ -50,7 +50,8 @@ def parse(model: type[S], values: Mapping[str, Any], where: str = "") -> S:
 
 
 def explain(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, where: str = "") -> str:
-    first = error.errors()[0]
+    # a misspelt key is often the reason why another one is missing
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     place = f" in {where}" if where else ""
     *parents, key = first["loc"] or ("",)
     path = ".".join(str(p) for p in first["loc"] if not _is_tag(p, values))

@@ -59,6 +59,17 @@ class Trainer:
                 raise UserError(f"dataset {type(data).__name__} has no length: pass a list or a datasets.Dataset")
         if (task is None) == (train_dataset is None):
             raise UserError("pass either task, or train_dataset with reward_funcs")
+        if task is not None and any(x is not None for x in (reward_funcs, reward_weights, eval_dataset)):
+            raise UserError(
+                "task brings its own reward and data: leave reward_funcs, reward_weights and eval_dataset out"
+            )
+        if task is not None and not isinstance(task, Mapping):
+            raise UserError(f"task {task!r} is no mapping: pass for example {{'name': 'sudoku'}}")
+        if clash := [key for key in ("model", "task", "algorithm") if isinstance(config.get(key), str)]:
+            raise UserError(f"config[{clash[0]!r}] is text: pass it as an argument of Trainer")
+        asked = config.get("algorithm", {}).get("name", algorithm.name)
+        if asked != algorithm.name:
+            raise UserError(f"config asks for algorithm {asked!r}, the argument is {algorithm.name!r}: name one")
         self.task: Task
         if task is not None:
             settings = dict(task)

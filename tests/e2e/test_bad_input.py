@@ -118,8 +118,8 @@ def test_train_settings(case: str, tmp_path: Path, capsys: pytest.CaptureFixture
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "unknown recipe": (["train", "smok"], ["'smok'", "did you mean 'smoke'"]),
     "missing recipe file": (["train", "none.yaml"], ["none.yaml", "does not exist"]),
-    "recipe of the other command": (["train", "base_sudoku_tiny"], ["base_sudoku_tiny", "missing"]),
-    "recipe of the other command, sft": (["sft", "smoke"], ["'stages'", "missing"]),
+    "recipe of the other command": (["train", "base_sudoku_tiny"], ["use maskgrad sft base_sudoku_tiny"]),
+    "recipe of the other command, sft": (["sft", "smoke"], ["use maskgrad train smoke"]),
     "nothing to do": (["train"], ["--resume DIR"]),
     "start and resume": (["train", "smoke", "--resume", "x"], ["leave other options out"]),
     "unknown command": (["trainn"], ["'trainn'"]),
@@ -549,3 +549,55 @@ def test_resume_refuses_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     other = trainer(tmp_path / "run", rows=[{"prompt": "1234", "answer": "4"}] * 2)
     with pytest.raises(UserError, match="has changed since it was started"):
         other.train(resume=True)
+
+
+# --- front doors that contradict themselves --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sft", "quickstart"], "use maskgrad train quickstart"),
+        (["train", "base_sudoku_tiny"], "use maskgrad sft base_sudoku_tiny"),
+        (["train", "quickstart", "--task", "sudoku:blank=3"], "no setting 'blank'"),
+        (["train", "quickstart", "--task", "sudokuu"], "unknown task 'sudokuu'; did you mean 'sudoku'"),
+        (["train", "quickstart", "--model", "maskgrad:nowhere"], "nowhere"),
+        (["train", "quickstart", "--model.lora.rnk", "8"], "unknown key 'model.lora.rnk'"),
+        (["eval", "--model", "m", "--task", "sudoku", "--json", "notes.md"], "no .json or .jsonl file"),
+        (["eval", "--model", "m", "--task", "sudoku", "--json", "a.jsonl", "--outputs", "a.jsonl"], "the same file"),
+        (["score", "a.jsonl", "--task", "sudoku", "--json", "a.jsonl"], "the same file"),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
+)
+def test_one_sentence_and_nothing_is_lost(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("mine")
+    (tmp_path / "a.jsonl").write_text('{"completion": "1"}\n')
+    out = ["--out", "run"] if arguments[0] in ("train", "sft") else []
+    assert main([*arguments, *out]) == 2
+    text = capsys.readouterr().err
+    assert words in text and text.count("\n") == 1, text
+    assert (tmp_path / "notes.md").read_text() == "mine" and (tmp_path / "a.jsonl").read_text().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"task": {"name": "sudoku"}, "reward_funcs": [len]}, "task brings its own reward"),
+        ({"task": {"name": "sudoku"}, "config": {"algorithm": {"name": "spg"}}}, "name one"),
+        ({"task": "sudoku"}, "is no mapping"),
+    ],
+)
+def test_trainer_arguments_that_contradict_each_other(extra: dict, words: str, tmp_path: Path) -> None:
+    from maskgrad import Trainer
+    from maskgrad.algorithms import EGSPO
+
+    base = {"config": {"train": {"max_updates": 1}, "optim": {"lr": 1e-3}}}
+    with pytest.raises(UserError, match=words):
+        Trainer("maskgrad:base_sudoku_tiny", EGSPO(steps=2), out=tmp_path / "run", **{**base, **extra})

@@ -370,3 +370,12 @@ def test_rewards_without_a_verdict_can_be_watched(tmp_path: Path, capsys: pytest
     result = Trainer(MODEL, StableDRL(block=4), out=tmp_path, config=settings, **data).train()
     assert result["accuracy"] is None and result["reward"] >= 0
     assert "eval" in capsys.readouterr().out
+
+
+def test_task_and_model_by_name_in_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--task name:key=value` and `--model PATH` mean the same in train as in every other command."""
+    small = ["--train.max_updates", "1", "--eval.count", "2", "--rollout.prompts_per_batch", "2"]
+    run = tmp_path / "run"
+    ok(capsys, "train", "smoke", "--task", "sudoku:blanks=[5,6]", "--model", MODEL, "--out", run, *small)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["task"] == {"name": "sudoku", "blanks": [5, 6]} and config["model"]["path"] == MODEL

@@ -176,7 +176,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "share of nothing": (["--gen-length", "16", "--steps", "L/0"], ["'L/0'", "L/2"]),
     "repeats without chance": (["--gen-length", "16", "--repeats", "2"], ["2 repeats", "temperature above 0"]),
     "an adapter that is not there": (["--gen-length", "16", "--adapter", "/nowhere"], ["/nowhere"]),
-    "another file": (["--gen-length", "16", "--outputs", __file__], ["line 1 is no output of eval"]),
+    "another file": (["--gen-length", "16", "--outputs", __file__], ["no .json or .jsonl file"]),
     "one file for two tasks": (["--file", "x.csv", "--task", "countdown"], ["x.csv", "2 tasks", "NAME:file=PATH"]),
     "compare with nothing": (["--compare", "none.json", "none.json"], ["cannot read none.json"]),
 }

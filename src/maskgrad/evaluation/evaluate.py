@@ -65,7 +65,7 @@ def evaluate(
     """
     started = time.perf_counter()
     if task.size(split) == 0:
-        raise UserError(f"split {split!r} of task {task.name!r} is empty: give it rows, or name another split")
+        raise UserError(f"split {split!r} of task {task.name!r} is empty: give it rows, or name another split or task")
     if repeats > 1 and sampler.temperature == 0:
         raise UserError(f"{repeats} repeats at temperature 0 are the same completion: give a temperature above 0")
     examples = examples_of(task, split, count)

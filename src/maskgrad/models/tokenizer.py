@@ -39,6 +39,11 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     """The tokenizer of a checkpoint folder, None when the folder has none."""
     settings_file = folder / "tokenizer_config.json"
     settings = read_json(settings_file) if settings_file.is_file() else {}
+    if not settings and any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        raise UserError(
+            f"{folder} has a tokenizer but no tokenizer_config.json, which names its special tokens and template; "
+            "add it from the original model"
+        )
     if (folder / "tokenizer.json").is_file():
         tokenizer = _from_one_file(folder, settings)
     elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
@@ -130,7 +135,10 @@ def encode_prompt(
         text = prompt
         ids = tokenizer(text)["input_ids"]
     else:
-        raise UserError("the prompt is a list of messages, but the tokenizer has no chat template; pass plain text")
+        raise UserError(
+            "the prompt is a list of messages, but the tokenizer has no chat template: pass plain text, or name a "
+            "protocol without a system turn (prompt=d1)"
+        )
     _check_known(tokenizer, text, ids)
     if tokenizer.bos_token_id is not None and ids.count(tokenizer.bos_token_id) > 1:
         raise UserError(

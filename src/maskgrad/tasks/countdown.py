@@ -124,7 +124,8 @@ class CountdownTask(Task):
             if solve(numbers, target, self.settings.operators) is None:
                 raise UserError(
                     f"{self.settings.file}, problem {number}: {target} cannot be reached from "
-                    f"{', '.join(map(str, numbers))} with operators {self.settings.operators}"
+                    f"{', '.join(map(str, numbers))} with operators {self.settings.operators}: "
+                    "set operators=+-*/ if the file uses all four"
                 )
 
     def size(self, split: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Ctrl-C: finish what must be whole, save, and say how to go on."""
+"""Ctrl-C, or a scheduler's SIGTERM: finish what must be whole, save, and say how to go on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class Interrupted(Exception):
-    """Ctrl-C: the run was saved and can be resumed."""
+    """Ctrl-C or SIGTERM: the run was saved and can be resumed."""
 
 
 class TrainingStopped(RuntimeError):
@@ -47,8 +47,9 @@ class Interruptible:
                 raise KeyboardInterrupt
             self._asked = True
 
+        stops = (signal.SIGINT, signal.SIGTERM)
         try:
-            previous = signal.signal(signal.SIGINT, handle)
+            previous = [signal.signal(number, handle) for number in stops]
         except ValueError:  # not the main thread: the caller owns the signals
             yield
             return
@@ -57,7 +58,9 @@ class Interruptible:
         except KeyboardInterrupt:
             if self._inside:
                 raise
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in stops:
+                signal.signal(number, signal.SIG_IGN)
             raise Interrupted(save()) from None
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for number, handler in zip(stops, previous, strict=True):
+                signal.signal(number, handler)

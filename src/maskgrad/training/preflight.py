@@ -15,7 +15,7 @@ def check_rows(policy: Policy, task: Task, split: str, max_prompt_length: int, g
     """Examples of a split (all of a finite one, else the first few), each fit to be sampled; else a UserError."""
     size = task.size(split)
     if size == 0:
-        raise UserError(f"split {split!r} of task {task.name!r} is empty: give it rows, or name another split")
+        raise UserError(f"split {split!r} of task {task.name!r} is empty: give it rows, or name another split or task")
     examples = examples_of(task, split, size or LOOKED_AT)
     if len({tuple(sorted(example.columns)) for example in examples}) > 1:
         raise UserError(f"rows of split {split!r} have different columns: give every row the same ones")
