@@ -150,8 +150,8 @@ SAMPLER_OPTIONS = (
 PLANS = {"steps": ("threshold", "steps_per_block"), "threshold": ("steps",), "steps_per_block": ("steps",)}
 
 
-def sampler_settings(path: str, options: Mapping[str, Any]) -> Any:
-    """Sampler from options that are not None; the rest comes from the model's own sampler.json, if it has one.
+def sampler_settings(path: str, options: Mapping[str, Any], adapter: str | None = None) -> Any:
+    """Sampler from options that are not None; the rest from the sampler.json of the adapter, or else of the model.
 
     `steps` may be a share of the canvas, "L" or "L/2".
     """
@@ -160,6 +160,8 @@ def sampler_settings(path: str, options: Mapping[str, Any]) -> Any:
     from maskgrad.settings import parse
 
     file = find_folder(path) / SAMPLER_FILE
+    if adapter is not None and (own := find_folder(adapter) / SAMPLER_FILE).is_file():
+        file = own  # what the adapter was trained and evaluated with
     values: dict[str, Any] = read_json(file) if file.is_file() else {}
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("gen_length", values.get("gen_length")) != values.get("gen_length"):
@@ -186,7 +188,7 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     writable(known.json)
     writable(known.trace)
     prompts, as_ids = _prompts(known)
-    sampler = sampler_settings(known.model, {name: getattr(known, name) for name in SAMPLER_OPTIONS})
+    sampler = sampler_settings(known.model, {name: getattr(known, name) for name in SAMPLER_OPTIONS}, known.adapter)
     policy = load_model(known, known.model)
     import torch
 

@@ -65,6 +65,8 @@ class Trainer:
         else:
             if not reward_funcs:
                 raise UserError("train_dataset needs reward_funcs: pass at least one function")
+            if "task" in config:
+                raise UserError("config has a task, which train_dataset and reward_funcs replace: leave it out")
             held_out = train_dataset if eval_dataset is None else eval_dataset
             rows = {"train": train_dataset, "validation": held_out}
             self.task, settings = CustomTask(rows, reward_funcs, reward_weights), {"name": "custom"}
@@ -72,7 +74,7 @@ class Trainer:
         self.config = parse(RunConfig, values, "config")
         self.config.algorithm.check(self.config.rollout.sampler, self.config.rollout.group_size)
         if task is not None:
-            self.task = make_task(task, self.config.grading.settings())
+            self.task = make_task(self.config.task, self.config.grading.settings())
         self.out, self.quiet = Path(out), quiet
 
     def train(self, resume: bool = False) -> dict[str, Any]:
