@@ -159,10 +159,8 @@ def sampler_settings(path: str, options: Mapping[str, Any], adapter: str | None 
     from maskgrad.models.files import find_folder, read_json
     from maskgrad.settings import parse
 
-    file = find_folder(path) / SAMPLER_FILE
-    if adapter is not None and (own := find_folder(adapter) / SAMPLER_FILE).is_file():
-        file = own  # what the adapter was trained and evaluated with
-    values: dict[str, Any] = read_json(file) if file.is_file() else {}
+    files = [find_folder(folder) / SAMPLER_FILE for folder in (adapter, path) if folder is not None]
+    values: dict[str, Any] = next((read_json(file) for file in files if file.is_file()), {})
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("gen_length", values.get("gen_length")) != values.get("gen_length"):
         values = {name: v for name, v in values.items() if name not in ("block_length", "steps")}  # of another canvas

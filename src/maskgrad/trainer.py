@@ -61,6 +61,7 @@ class Trainer:
             raise UserError("pass either task, or train_dataset with reward_funcs")
         self.task: Task
         if task is not None:
+            _refuse_idle(reward_funcs=reward_funcs, reward_weights=reward_weights, eval_dataset=eval_dataset)
             settings = dict(task)
         else:
             if not reward_funcs:
@@ -86,6 +87,13 @@ class Trainer:
                 raise UserError(f"the settings differ from those {stored} was started with: resume with the same ones")
             return TrainingRun.reopen(self.out, self.task, console).resume()
         return TrainingRun.new(self.config, self.out, self.task, console).start()
+
+
+def _refuse_idle(**given: Any) -> None:
+    """Refuse what a built-in task would not read."""
+    for name, value in given.items():
+        if value is not None:
+            raise UserError(f"{name} has no effect beside task, which has its own: leave it out, or pass train_dataset")
 
 
 def _rows(data: Any) -> Any:

@@ -141,6 +141,8 @@ def test_ctrl_c_keeps_what_was_sampled(
     assert main(options) == 130
     assert "o.jsonl, the same command goes on" in capsys.readouterr().err
     assert [row["id"] for row in lines(tmp_path / "o.jsonl")] == [f"sudoku/test/{i}" for i in range(4)]
+    ok("score", tmp_path / "o.jsonl", "--task", "sudoku", "--json", tmp_path / "s.jsonl")
+    assert [row["status"] in ("ok", "wrong") for row in lines(tmp_path / "s.jsonl")] == [True] * 4
     ok(*options)
     assert len(calls) == 4 and len(lines(tmp_path / "o.jsonl")) == 6
 

@@ -70,5 +70,8 @@ def test_a_task_in_the_settings_is_used_or_refused(tmp_path: Path) -> None:
     made = Trainer(MODEL, DiffuGRPO(), out=tmp_path / "run", config=config, task={"name": "sudoku"})
     assert made.config.task == {"name": "sudoku", "prompt": "d1"}
     assert made.task.hash() == make_task(made.config.task).hash() != make_task({"name": "sudoku"}).hash()
+    for name, value in {"reward_funcs": [len], "reward_weights": [1.0], "eval_dataset": ROWS}.items():
+        with pytest.raises(UserError, match=f"{name} has no effect beside task"):
+            Trainer(MODEL, DiffuGRPO(), out=tmp_path, config=config, task={"name": "sudoku"}, **{name: value})
     with pytest.raises(UserError, match="config has a task, which train_dataset"):
         Trainer(MODEL, DiffuGRPO(), out=tmp_path, config=config, reward_funcs=[len], train_dataset=ROWS)
