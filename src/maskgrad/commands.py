@@ -170,8 +170,8 @@ SAMPLER_OPTIONS = (
 PLANS = {"steps": ("threshold", "steps_per_block"), "threshold": ("steps",), "steps_per_block": ("steps",)}
 
 
-def sampler_settings(path: str, options: Mapping[str, Any]) -> Any:
-    """Sampler from options that are not None; the rest comes from the model's own sampler.json, if it has one.
+def sampler_settings(path: str, options: Mapping[str, Any], adapter: str | None = None) -> Any:
+    """Sampler from options that are not None; the rest from the sampler.json of the adapter, or else of the model.
 
     `steps` may be a share of the canvas, "L" or "L/2".
     """
@@ -179,8 +179,8 @@ def sampler_settings(path: str, options: Mapping[str, Any]) -> Any:
     from maskgrad.models.files import find_folder, read_json
     from maskgrad.settings import parse
 
-    file = find_folder(path) / SAMPLER_FILE
-    values: dict[str, Any] = read_json(file) if file.is_file() else {}
+    files = [find_folder(folder) / SAMPLER_FILE for folder in (adapter, path) if folder is not None]
+    values: dict[str, Any] = next((read_json(file) for file in files if file.is_file()), {})
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("gen_length", values.get("gen_length")) != values.get("gen_length"):
         values = {name: v for name, v in values.items() if name not in ("block_length", "steps")}  # of another canvas
@@ -206,7 +206,7 @@ def sample(known: argparse.Namespace, rest: list[str]) -> int:
     writable(known.json)
     writable(known.trace)
     prompts, as_ids = _prompts(known)
-    sampler = sampler_settings(known.model, {name: getattr(known, name) for name in SAMPLER_OPTIONS})
+    sampler = sampler_settings(known.model, {name: getattr(known, name) for name in SAMPLER_OPTIONS}, known.adapter)
     policy = load_model(known, known.model)
     import torch
 

@@ -55,6 +55,8 @@ def evaluate(known: argparse.Namespace, rest: list[str]) -> int:
     apart(**{"--json": known.json, "--outputs": known.outputs})
     if known.compare is not None:
         return _compare(known)
+    if known.across_samplers:
+        raise UserError("--across-samplers belongs to --compare A.json B.json: leave it out, or compare")
     if known.model is None or known.task is None:
         missing = "--model" if known.model is None else "--task"
         raise UserError(f"{missing} is missing: give --model and --task, or --compare A.json B.json")
@@ -81,10 +83,12 @@ def _cells(known: argparse.Namespace) -> Iterator[Cell]:
         task_settings(text, prompt=known.protocol, file=known.file, sandbox=known.sandbox) for text in known.task
     ]
     tasks = [make_task(given) for given in settings]
+    for task in tasks:
+        task.check()
     for model, (given, task), options in itertools.product(
         known.model, zip(settings, tasks, strict=True), list(_sampler_grid(known))
     ):
-        yield Cell(model, given, task, sampler_settings(model, options))
+        yield Cell(model, given, task, sampler_settings(model, options, known.adapter))
 
 
 def _sampler_grid(known: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -115,6 +119,9 @@ def _evaluate_model(
     group = [replace(cell, sampler=fitted(policy, cell.sampler)) for cell in group]
     about = {"adapter": known.adapter, "weights": weights_hash(policy), "dtype": known.dtype, "device": known.device}
     about |= {"max_prompt_length": known.max_prompt_length}
+    about |= {
+        name: getattr(known, name) for name in ("mask_token", "block", "logit_shift")
+    }  # same weights, other model
     names = [
         settings_hash(**about, task=sorted(cell.settings.items()), split=known.split, sampler=cell.sampler.model_dump())
         for cell in group
@@ -149,6 +156,7 @@ def _evaluate_cell(
         outputs=None if store is None else store.part(about["settings"]),
         progress=_progress(),
     )
+    cell.task.close()  # the workers of many tasks would add up
     task = {key: value for key, value in cell.settings.items() if key != "file"}
     details = {**about, "file": cell.settings.get("file"), "task_settings": task, "grader": cell.task.grader}
     result = record(found, seed=known.seed, repeats=known.repeats, about=details)
@@ -174,6 +182,9 @@ def _progress() -> Callable[[int, int], None]:
 
 
 def _compare(known: argparse.Namespace) -> int:
+    for name in ("model", "task", "outputs", "adapter", "file", "protocol", "limit"):
+        if getattr(known, name) is not None:
+            raise UserError(f"--{name} has no effect beside --compare, which samples nothing: leave one of them out")
     from maskgrad.evaluation.compare import compare, load_result, sentence
 
     first, second = map(load_result, known.compare)
@@ -193,6 +204,7 @@ def score(known: argparse.Namespace, rest: list[str]) -> int:
     settings = task_settings(known.task, prompt=known.protocol, sandbox=known.sandbox)
     rows, summary = score_rows(settings, read_rows(known.saved))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    lines = lines.encode("utf-8", "backslashreplace").decode("utf-8")  # half of a surrogate pair, as JSON escapes it
     shown = json.dumps(summary, ensure_ascii=False)
     if known.json is None:
         print(lines, end="")

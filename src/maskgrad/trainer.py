@@ -59,10 +59,6 @@ class Trainer:
                 raise UserError(f"dataset {type(data).__name__} has no length: pass a list or a datasets.Dataset")
         if (task is None) == (train_dataset is None):
             raise UserError("pass either task, or train_dataset with reward_funcs")
-        if task is not None and any(x is not None for x in (reward_funcs, reward_weights, eval_dataset)):
-            raise UserError(
-                "task brings its own reward and data: leave reward_funcs, reward_weights and eval_dataset out"
-            )
         if task is not None and not isinstance(task, Mapping):
             raise UserError(f"task {task!r} is no mapping: pass for example {{'name': 'sudoku'}}")
         if clash := [key for key in ("model", "task", "algorithm") if isinstance(config.get(key), str)]:
@@ -72,10 +68,13 @@ class Trainer:
             raise UserError(f"config asks for algorithm {asked!r}, the argument is {algorithm.name!r}: name one")
         self.task: Task
         if task is not None:
+            _refuse_idle(reward_funcs=reward_funcs, reward_weights=reward_weights, eval_dataset=eval_dataset)
             settings = dict(task)
         else:
             if not reward_funcs:
                 raise UserError("train_dataset needs reward_funcs: pass at least one function")
+            if "task" in config:
+                raise UserError("config has a task, which train_dataset and reward_funcs replace: leave it out")
             held_out = train_dataset if eval_dataset is None else eval_dataset
             rows = {"train": train_dataset, "validation": held_out}
             self.task, settings = CustomTask(rows, reward_funcs, reward_weights), {"name": "custom"}
@@ -83,7 +82,7 @@ class Trainer:
         self.config = parse(RunConfig, values, "config")
         self.config.algorithm.check(self.config.rollout.sampler, self.config.rollout.group_size)
         if task is not None:
-            self.task = make_task(task, self.config.grading.settings())
+            self.task = make_task(self.config.task, self.config.grading.settings())
         self.out, self.quiet = Path(out), quiet
 
     def train(self, resume: bool = False) -> dict[str, Any]:
@@ -95,6 +94,13 @@ class Trainer:
                 raise UserError(f"the settings differ from those {stored} was started with: resume with the same ones")
             return TrainingRun.reopen(self.out, self.task, console).resume()
         return TrainingRun.new(self.config, self.out, self.task, console).start()
+
+
+def _refuse_idle(**given: Any) -> None:
+    """Refuse what a built-in task would not read."""
+    for name, value in given.items():
+        if value is not None:
+            raise UserError(f"{name} has no effect beside task, which has its own: leave it out, or pass train_dataset")
 
 
 def _rows(data: Any) -> Any:

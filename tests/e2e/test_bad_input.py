@@ -589,7 +589,7 @@ def test_one_sentence_and_nothing_is_lost(
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ({"task": {"name": "sudoku"}, "reward_funcs": [len]}, "task brings its own reward"),
+        ({"task": {"name": "sudoku"}, "reward_funcs": [len]}, "reward_funcs"),
         ({"task": {"name": "sudoku"}, "config": {"algorithm": {"name": "spg"}}}, "name one"),
         ({"task": "sudoku"}, "is no mapping"),
     ],

@@ -153,3 +153,27 @@ def test_a_sandbox_is_needed_and_the_weaker_one_is_named(
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert main(["eval", "--model", str(model), "--task", "mbpp:file=x.jsonl"]) == 2
     assert "--sandbox rlimit" in capsys.readouterr().err
+
+
+def test_a_wrong_solution_in_the_data_costs_a_sentence_and_no_folder(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "rows.jsonl", tmp_path / "run"
+    wrong = {**ROW, "test": ["assert add(1, 1) == 5"]}
+    file.write_text("".join(json.dumps({**wrong, "prompt": f"Add {n}.", "task_id": n}) + "\n" for n in range(40)))
+    given = [
+        "--model.path",
+        model,
+        "--task.name",
+        "code",
+        "--task.file",
+        file,
+        "--task.prompt",
+        "tracerl",
+        "--out",
+        out,
+    ]
+    assert main([str(v) for v in ("train", "smoke", *given, "--sandbox", SANDBOX)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "the gold completion earned 0.0" in error, error
+    assert not (out / "config.yaml").exists(), "the same --out can be used again"

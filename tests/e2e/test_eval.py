@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 from maskgrad.cli import build_parser, main
+from maskgrad.errors import UserError
 from maskgrad.evaluation import evaluate as evaluation
 from maskgrad.evaluation_commands import _sampler_grid
+from maskgrad.models.adapters import add_adapter, save_adapter
 from maskgrad.models.fingerprint import weights_hash
 from maskgrad.models.load import load_policy
+from maskgrad.tasks import SudokuTask
 
 MODEL = "maskgrad:base_sudoku_tiny"
 EVAL = ["eval", "--model", MODEL, "--task", "sudoku:blanks=[1,3]"]
@@ -137,6 +141,8 @@ def test_ctrl_c_keeps_what_was_sampled(
     assert main(options) == 130
     assert "o.jsonl, the same command goes on" in capsys.readouterr().err
     assert [row["id"] for row in lines(tmp_path / "o.jsonl")] == [f"sudoku/test/{i}" for i in range(4)]
+    ok("score", tmp_path / "o.jsonl", "--task", "sudoku", "--json", tmp_path / "s.jsonl")
+    assert [row["status"] in ("ok", "wrong") for row in lines(tmp_path / "s.jsonl")] == [True] * 4
     ok(*options)
     assert len(calls) == 4 and len(lines(tmp_path / "o.jsonl")) == 6
 
@@ -162,6 +168,8 @@ def test_comparison_of_two_results(tmp_path: Path, capsys: pytest.CaptureFixture
         ok(*EVAL, "--gen-length", "16", "--steps", steps, "--limit", "6", "--json", tmp_path / f"{name}.json")
     a, b = tmp_path / "a.json", tmp_path / "b.json"
     capsys.readouterr()
+    assert main(["eval", "--compare", "none.json", str(b)]) == 2
+    assert "cannot read none.json" in capsys.readouterr().err
     assert main(["eval", "--compare", str(a), str(b)]) == 2
     assert "steps 4 and 8" in capsys.readouterr().err
     ok("eval", "--compare", a, b, "--across-samplers", "--json", tmp_path / "c.json")
@@ -178,7 +186,8 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "an adapter that is not there": (["--gen-length", "16", "--adapter", "/nowhere"], ["/nowhere"]),
     "another file": (["--gen-length", "16", "--outputs", __file__], ["no .json or .jsonl file"]),
     "one file for two tasks": (["--file", "x.csv", "--task", "countdown"], ["x.csv", "2 tasks", "NAME:file=PATH"]),
-    "compare with nothing": (["--compare", "none.json", "none.json"], ["cannot read none.json"]),
+    "a model beside compare": (["--compare", "a.json", "b.json"], ["--model has no effect beside --compare"]),
+    "across what": (["--gen-length", "16", "--across-samplers"], ["--across-samplers belongs to --compare"]),
 }
 
 
@@ -196,3 +205,47 @@ def test_the_test_split_is_not_watched_during_training(
     assert main(["train", "smoke", "--eval.split", "test"]) == 2
     assert "eval_every 6 would watch the test split" in capsys.readouterr().err
     assert smoke(None, {"eval": {"split": "test"}, "train": {"eval_every": 0}}).eval.split == "test"
+
+
+def test_an_adapter_brings_its_own_sampler(tmp_path: Path) -> None:
+    policy = load_policy(MODEL)
+    add_adapter(policy, 2, 4.0)
+    save_adapter(policy, tmp_path / "adapter")
+    sampler = {"gen_length": 16, "block_length": 16, "steps": 2}
+    (tmp_path / "adapter" / "sampler.json").write_text(json.dumps(sampler))
+    given = [*EVAL, "--adapter", tmp_path / "adapter", "--limit", "2", "--json", tmp_path / "r.json"]
+    ok(*given)
+    assert read(tmp_path / "r.json")["sampler"]["steps"] == 2
+    ok(*given, "--steps", "8")
+    assert read(tmp_path / "r.json")["sampler"]["steps"] == 8
+    (tmp_path / "adapter" / "sampler.json").unlink()
+    ok(*given)
+    assert read(tmp_path / "r.json")["sampler"]["steps"] == 16
+
+
+def test_two_examples_of_one_id_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = SudokuTask.example
+    monkeypatch.setattr(SudokuTask, "example", lambda *a: dataclasses.replace(real(*a), id="same"))
+    assert main([*SHORT]) == 2
+    assert "6 examples of split 'test' of task 'sudoku' have the id 'same'" in capsys.readouterr().err
+
+
+def test_a_task_is_checked_before_the_work_and_closed_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sampled: list[int]
+) -> None:
+    closed: list[int] = []
+    monkeypatch.setattr(SudokuTask, "close", lambda self: closed.append(len(sampled)), raising=False)
+    ok(*SHORT, "--task", "sudoku:blanks=[4,6]", "--outputs", tmp_path / "o.jsonl")
+    assert closed == [1, 2], "the first task's workers end before the second is sampled"
+
+    def broken(self: SudokuTask) -> None:
+        raise UserError("nothing can be graded here")
+
+    monkeypatch.setattr(SudokuTask, "check", broken, raising=False)
+    sampled.clear()
+    assert main([*SHORT]) == 2 and sampled == []
+    (tmp_path / "row.jsonl").write_text(json.dumps({"puzzle": "1", "solution": "1", "completion": ""}) + "\n")
+    assert main(["score", str(tmp_path / "row.jsonl"), "--task", "sudoku"]) == 2
+    assert capsys.readouterr().err.count("nothing can be graded here") == 2

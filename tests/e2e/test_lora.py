@@ -186,3 +186,21 @@ def test_supervised_training_of_an_adapter_resumes_to_the_bit(tmp_path: Path, mo
     assert outcome(tmp_path / "torn") == outcome(tmp_path / "whole")
     with pytest.raises(UserError, match="an adapter needs a trained base"):
         sft_config("base_sudoku_tiny", {"model": {"lora": {"rank": 2}}})
+
+
+def test_the_card_names_options_without_which_the_result_would_be_another(
+    tmp_path: Path, smoke: Callable[..., RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    light = {"max_updates": 1, "eval_every": 0}
+    config = smoke("egspo", {"seed": 3, "train": light, "eval": {"temperature": 1.0, "count": 8}})
+    trained = TrainingRun.new(config, tmp_path / "run").start()
+    page = (tmp_path / "run" / "final" / "README.md").read_text()
+    command = next(line.split()[1:] for line in page.splitlines() if line.startswith("    maskgrad eval"))
+    assert command[-2:] == ["--seed", "3"]
+    command[command.index("final")] = str(tmp_path / "run" / "final")
+    command[command.index("sudoku")] = "sudoku:prompt=compact,blanks=[8,12],reward=cells"
+    assert main([*command, "--json", str(tmp_path / "r.json")]) == 0
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert {key: found[key] for key in ("accuracy", "reward", "metrics")} == {
+        key: trained[key] for key in ("accuracy", "reward", "metrics")
+    }

@@ -12,6 +12,7 @@ from maskgrad import Trainer
 from maskgrad.algorithms import DiffuGRPO
 from maskgrad.errors import UserError
 from maskgrad.reporting.journal import FILE_NAME, read
+from maskgrad.tasks import make_task
 from maskgrad.tasks.rewards import RewardFailure
 
 MODEL = "maskgrad:base_sudoku_tiny"
@@ -57,3 +58,20 @@ def test_a_bad_data_file_is_refused_before_the_model_is_loaded(tmp_path: Path) -
         with pytest.raises(UserError, match=r"rows\.jsonl, line 2: column 'prompt' is missing; found question"):
             trainer(tmp_path / "run", lambda completions: [0.0] * len(completions), data)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_task_in_the_settings_is_used_or_refused(tmp_path: Path) -> None:
+    config = {
+        "rollout": {"sampler": {"gen_length": 16, "temperature": 1.0}},
+        "optim": {"lr": 1e-4},
+        "train": {"max_updates": 1},
+        "task": {"prompt": "d1"},
+    }
+    made = Trainer(MODEL, DiffuGRPO(), out=tmp_path / "run", config=config, task={"name": "sudoku"})
+    assert made.config.task == {"name": "sudoku", "prompt": "d1"}
+    assert made.task.hash() == make_task(made.config.task).hash() != make_task({"name": "sudoku"}).hash()
+    for name, value in {"reward_funcs": [len], "reward_weights": [1.0], "eval_dataset": ROWS}.items():
+        with pytest.raises(UserError, match=f"{name} has no effect beside task"):
+            Trainer(MODEL, DiffuGRPO(), out=tmp_path, config=config, task={"name": "sudoku"}, **{name: value})
+    with pytest.raises(UserError, match="config has a task, which train_dataset"):
+        Trainer(MODEL, DiffuGRPO(), out=tmp_path, config=config, reward_funcs=[len], train_dataset=ROWS)

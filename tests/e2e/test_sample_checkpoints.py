@@ -118,6 +118,11 @@ def test_a_plain_decoder_is_declared_on_the_command_line(
     assert all(0 not in row["tokens"] for row in full["samples"] + blocks["samples"]), "MASK was written"
     options = ("--task", "sudoku:prompt=compact", "--limit", 2, "--gen-length", 16, *declared)
     assert run("eval", "--model", undeclared, *options, "--attn", "eager") == 0
+    kept = ("--outputs", tmp_path / "o.jsonl", "--block-length", 4)
+    assert run("eval", "--model", undeclared, *options, *kept) == 0
+    capsys.readouterr()
+    assert run("eval", "--model", undeclared, *options, *kept, "--block", 4) == 2, "the same weights are another model"
+    assert "was sampled with other settings" in capsys.readouterr().err
     assert run("sample", *common, *declared, "--attn", "flex") == 2
     assert "attn 'flex' needs a CUDA device" in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,15 @@ def examples_of(task: Task, split: str, count: int) -> list[Example]:
     return [task.example(split, i) for i in range(count if size is None else min(count, size))]
 
 
+def check_ids(task: Task, split: str, examples: Sequence[Example]) -> None:
+    """Refuse two examples of one id: completions and verdicts are kept by it."""
+    name, times = collections.Counter(example.id for example in examples).most_common(1)[0]
+    if times > 1:
+        raise UserError(
+            f"{times} examples of split {split!r} of task {task.name!r} have the id {name!r}: give each its own"
+        )
+
+
 def check_prompts(policy: Policy, examples: Sequence[Example], max_prompt_length: int, gen_length: int) -> None:
     """Refuse a prompt that cannot be sampled: before the work, not in the middle of it."""
     for prompt in {str(example.prompt): example.prompt for example in examples}.values():
@@ -69,6 +79,7 @@ def evaluate(
     if repeats > 1 and sampler.temperature == 0:
         raise UserError(f"{repeats} repeats at temperature 0 are the same completion: give a temperature above 0")
     examples = examples_of(task, split, count)
+    check_ids(task, split, examples)
     check_prompts(policy, examples, max_prompt_length, sampler.gen_length)
     outputs = outputs or Outputs()
     keys = [(seed + r, i) for r in range(repeats) for i in range(len(examples))]

@@ -106,7 +106,10 @@ class OutputsFile:
 
     def append(self, settings: str, sampled: Iterable[Finished]) -> None:
         """Write whole lines and return once they have left the process."""
-        rows = [{"settings": settings, "model": self.model, **asdict(found)} for found in sampled]
+        about = {"settings": settings, "model": self.model}
+        rows = [{**about, **asdict(found)} for found in sampled]
+        for row in rows:  # the name it has in a graded row, which `score` reads
+            row["prompt_fields"] = row.pop("columns")
         with self.path.open("ab") as file:
             file.write(b"".join(map(_line, rows)))
 

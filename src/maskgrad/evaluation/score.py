@@ -58,6 +58,7 @@ def scoring_tasks(given: Mapping[str, Any], rows: Sequence[tuple[str, Row]]) -> 
 def score_rows(given: Mapping[str, Any], rows: Sequence[tuple[str, Row]]) -> tuple[list[Row], Row]:
     """Each row with `reward`, `correct`, `extracted`, `status` (in order), and a summary."""
     plain, tagged = scoring_tasks(given, rows)
+    plain.check()
     examples = [plain.from_row(row, where) for where, row in rows]
     texts = [row["completion"] for _, row in rows]
     grades = _grade(plain, tagged, examples, texts)

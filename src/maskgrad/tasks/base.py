@@ -101,6 +101,10 @@ class Task(Protocol):
         """Refuse to start (UserError) where this machine lacks what grading needs."""
         return None
 
+    def close(self) -> None:
+        """End what grading holds, worker processes for one; grading again starts it anew."""
+        return None
+
     def from_row(self, row: Mapping[str, Any], where: str = "row") -> Example:
         """An example from a row of data, enough to grade a completion of it.
 
@@ -147,11 +151,15 @@ def short_hash(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
+class GoldFailure(UserError, RuntimeError):
+    """A task does not pay its own gold completion: the row's solution is wrong, or the grader is."""
+
+
 def self_test(task: Task, count: int = 4) -> None:
     """Check that the task pays its own gold completion in full and an empty completion nothing.
 
     Looks at the first `count` examples of every split the task serves. Tasks without gold completions are
-    passed over, as are examples whose correctness the task cannot tell. RuntimeError names the example. A task that
+    passed over, as are examples whose correctness the task cannot tell. GoldFailure names the example. A task that
     runs programs is checked with one known to be right first (UserError).
     """
     task.check()
@@ -168,6 +176,11 @@ def _check_example(task: Task, example: Example) -> None:
     if gold.correct is None and gold.status != "infra":
         return
     if not gold.correct or (task.pays_in_full and gold.reward != 1.0):
-        raise RuntimeError(f"{example.id}: the gold completion earned {gold.reward} ({gold.status}: {gold.detail})")
+        reason = " ".join(f"{gold.status}: {gold.detail}".split())
+        raise GoldFailure(
+            f"{example.id}: the gold completion earned {gold.reward} ({reason}): correct the row or leave it out"
+        )
     if empty.correct or (task.pays_in_full and empty.reward not in (0.0, None)):
-        raise RuntimeError(f"{example.id}: the empty completion earned {empty.reward}")
+        raise GoldFailure(
+            f"{example.id}: the empty completion earned {empty.reward}: the row's tests ask for nothing, leave it out"
+        )

@@ -139,7 +139,7 @@ class CodeTask(Task):
         return short_hash(prompt, GRADER, chosen.reward, chosen.format_weight, limits, chosen.seed, rows)
 
     def check(self) -> None:
-        """Run a program known to be right; RuntimeError when the sandbox does not pass it on this machine."""
+        """Run a program known to be right; UserError when the sandbox does not pass it on this machine."""
         verdict = run_program(CANARY, CANARY_TESTS, self.settings.sandbox, self.settings.limits())
         if verdict.outcome != "ok":
             hint = ": bubblewrap may not be allowed to make namespaces here, see --sandbox rlimit"

@@ -68,17 +68,21 @@ def code_rows(name: str, raw: Iterable[Mapping[str, Any]], where: str) -> tuple[
 
     UserError when a row lacks a column, or when nothing is left.
     """
-    rows, dropped = [], 0
+    rows: dict[str, CodeRow] = {}
+    dropped = 0
     for number, row in enumerate(raw, start=1):
         values = [_field(row, names, f"{where}, row {number}") for names in ROW_FIELDS[name]]
-        made = _MAKERS[name](str(row.get("task_id", row.get("question_id", number))), row, *values)
+        identity = str(row.get("task_id", row.get("question_id", number)))
+        if identity in rows:  # completions and verdicts are kept by it
+            identity = f"{identity}, row {number}"
+        made = _MAKERS[name](identity, row, *values)
         if made is None:
             dropped += 1
         else:
-            rows.append(made)
+            rows[identity] = made
     if not rows:
         raise UserError(f"{where}: no usable problem (all {dropped} have tests or solutions that do not parse)")
-    return tuple(rows), dropped
+    return tuple(rows.values()), dropped
 
 
 def example_from_row(name: str, row: Mapping[str, Any], where: str, build: Callable[[CodeRow], Example]) -> Example:

@@ -54,3 +54,6 @@ class ServedTask(Task):
 
     def check(self) -> None:
         self.task.check()
+
+    def close(self) -> None:
+        self.service.close()

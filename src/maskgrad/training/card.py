@@ -26,21 +26,33 @@ Every setting is in the run's `config.yaml`.
 _AGAIN = """
 Score it again, from the run's folder (the task with the settings of `config.yaml`):
 
-    maskgrad eval --model final --task {task} --split {split} --limit {n}
+    maskgrad eval --model final --task {task} --split {split} --limit {n}{more}
 """
+
+
+def _options(config: RunConfig, adapted: bool) -> str:
+    """Further options without which `maskgrad eval` would read another model, or draw other completions."""
+    model = config.model
+    given: dict[str, Any] = {"--dtype": model.dtype} if model.dtype != "float32" else {}
+    if adapted:  # the base's own files do not say it
+        declared = {"--mask-token": model.mask_token, "--block": model.block, "--logit-shift": model.logit_shift}
+        given |= {name: value for name, value in declared.items() if value is not None}
+    if config.eval.temperature > 0:
+        given["--seed"] = config.seed
+    return "".join(f" {name} {value}" for name, value in given.items())
 
 
 def model_card(config: RunConfig, policy: Policy, result: dict[str, Any], updates: int) -> str:
     """Markdown text for README.md of `final/`; `result` is the last evaluation."""
     adapted, task = policy.adapter is not None, str(config.task.get("name", "custom"))
-    again = "" if task == "custom" else _AGAIN.format(task=task, split=config.eval.split, n=result["n"])
+    again = _AGAIN.format(task=task, split=config.eval.split, n=result["n"], more=_options(config, adapted))
     return _PAGE.format(
         title=f"{config.recipe}-{config.algorithm.name}-seed{config.seed}",
         kind="LoRA adapter" if adapted else "Fine-tuned model",
         base=config.model.path,
         method=config.algorithm.name,
         task=task,
-        again=again,
+        again="" if task == "custom" else again,
         base_hash=f"| hash of the base's weights | `{weights_hash(policy, adapter=False)}` |\n" if adapted else "",
         recipe=config.recipe,
         seed=config.seed,

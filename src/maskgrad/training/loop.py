@@ -118,11 +118,13 @@ class TrainingRun:
 
     def start(self) -> dict[str, Any]:
         """Run from the beginning in a fresh folder."""
+        self_test(self.task)  # before the folder holds a run
         (self.out / "config.yaml").write_text(dump(self.config))
         return self._go(resumed=False)
 
     def resume(self) -> dict[str, Any]:
         """Continue from the last complete checkpoint, or from the start if there is none."""
+        self_test(self.task)
         found = checkpoint.steps(self.out)
         size = 0
         if found:
@@ -146,7 +148,6 @@ class TrainingRun:
         return checkpoint.weights_hash(reference, adapter=reference is not self.policy)
 
     def _go(self, resumed: bool) -> dict[str, Any]:
-        self_test(self.task)
         self.progress.task = self.task.hash()
         if self.reference is not None:
             self.progress.reference = self._reference_hash(self.reference)

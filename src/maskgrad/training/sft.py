@@ -121,7 +121,9 @@ class SupervisedRun:
                 with self.interruptible.whole():
                     self._update()
             result = self._evaluate()
-            checkpoint.save_final(self.out / "final", self.policy, self.config.sampler, self.config.model.save_dtype)
+            checkpoint.save_final(
+                self.out / "final", self.policy, self.config.eval_sampler(), self.config.model.save_dtype
+            )
             self._write("end", reason="completed")
         self.console.close()
         return result

@@ -164,3 +164,13 @@ def test_the_command_writes_lines_or_an_object(tmp_path: Path, capsys: pytest.Ca
     captured = capsys.readouterr()
     assert [json.loads(line) for line in captured.out.splitlines()] == rows
     assert json.loads(captured.err) == summary
+
+
+def test_half_of_a_surrogate_pair_stays_as_its_escape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = save(tmp_path / "s.jsonl", sudoku(SOLUTION + "\ud800"))
+    assert main(["score", str(file), "--task", "sudoku", "--json", str(tmp_path / "out.jsonl")]) == 0
+    assert json.loads((tmp_path / "out.jsonl").read_text("utf-8"))["completion"] == SOLUTION + "\ud800"
+    capsys.readouterr()
+    assert main(["score", str(file), "--task", "sudoku"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.encode() and json.loads(printed)["completion"] == SOLUTION + "\ud800"

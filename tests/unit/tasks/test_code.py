@@ -66,6 +66,12 @@ def test_gold_is_right_and_self_test_passes(tmp_path: Path) -> None:
         assert made.grade(example, made.target(example)).correct
 
 
+def test_rows_with_one_id_get_their_own(tmp_path: Path) -> None:
+    made = task("humaneval", tmp_path, HUMANEVAL, HUMANEVAL, HUMANEVAL)
+    first = made.example("test", 0).id
+    assert [made.example("test", n).id for n in range(3)] == [first, f"{first}, row 2", f"{first}, row 3"]
+
+
 def test_reward_is_the_share_of_tests_or_all_or_nothing(tmp_path: Path) -> None:
     half = "def add(a, b):\n    return abs(a) + abs(b)"
     shared = grade(task("mbpp", tmp_path, MBPP), half)
