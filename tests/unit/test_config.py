@@ -24,7 +24,7 @@ from maskgrad.config import (
 )
 from maskgrad.errors import UserError, nearest
 from maskgrad.settings import parse
-from maskgrad.tasks.registry import make_task
+from maskgrad.tasks.registry import build_task, make_task
 
 TRAIN = [name for name in recipe_names() if "rollout" in read_recipe(name)]
 SFT = [name for name in recipe_names() if "stages" in read_recipe(name)]
@@ -231,3 +231,11 @@ def test_the_evaluation_changes_only_what_it_names() -> None:
     threshold = run_config("smoke", {"rollout": {"sampler": {"threshold": 0.9, "steps": None}}, "eval": {"steps": 4}})
     assert threshold.eval_sampler().threshold is None and threshold.eval_sampler().steps == 4
     assert sft_config("base_sudoku_tiny", {"eval": {"steps": 4}}).eval_sampler().steps == 4
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda f: f.stem)
+def test_recipes_among_the_examples_resolve(file: Path) -> None:
+    """Only a machine with a large model can run them; their settings and task are checked here."""
+    config = run_config(str(file))
+    config.algorithm.check(config.rollout.sampler, config.rollout.group_size)
+    build_task(config.task)
