@@ -149,6 +149,9 @@ class GymTask(Task):
         if self._entry(item)["question"] != example.columns["question"]:
             detail = "the item cannot be made again: other version or settings of the generator"
             return Grade(reward=None, correct=None, status="infra", detail=detail)
+        if gold := refused(self.generator, str(example.columns["answer"] or "")):
+            # an integral left standing as its own answer: copying the question would be paid
+            return Grade(reward=None, correct=None, status="error", detail=f"the generator's own answer {gold}")
         problem = refused(self.generator, found.text)
         score, detail = (0.0, problem) if problem else self._score(item, found.text)
         right = score >= FULL_SCORE

@@ -70,6 +70,18 @@ def test_every_generator() -> None:
         made.service.close()
 
 
+def test_an_item_without_a_usable_gold_is_dropped() -> None:
+    """Some integrals come back from the generator unsolved, as their own answer; such an item is paid to nobody."""
+    task = make("intermediate_integration")
+    unsolved = task.example("validation", 0)
+    assert "Integral(" in unsolved.columns["answer"]
+    for answer in (unsolved.columns["answer"], "x**2"):
+        grade = task.grade(unsolved, f"<answer>{answer}</answer>")
+        assert grade.reward is None and grade.correct is None and grade.status == "error"
+    self_test(task, count=1)
+    task.service.close()
+
+
 def test_items_are_a_function_of_split_and_index(countdown: ServedTask) -> None:
     first = [countdown.example("train", index) for index in range(4)]
     countdown.service.close()  # a fresh worker, another order
