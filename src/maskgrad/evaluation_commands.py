@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maskgrad.commands import (
+from maskgrad.command_options import (
     SAMPLER_OPTIONS,
     apart,
     load_model,

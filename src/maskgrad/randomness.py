@@ -7,6 +7,7 @@ the global generators are never touched, and a resumed run needs no generator st
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 
@@ -64,6 +65,7 @@ def generator(seed: int, purpose: str, index: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(purpose_key(seed, f"{purpose}/{index}") & (2**63 - 1))
 
 
-def permutation(seed: int, purpose: str, index: int, n: int) -> list[int]:
+@functools.lru_cache(maxsize=8)  # an epoch's order is asked for example by example
+def permutation(seed: int, purpose: str, index: int, n: int) -> tuple[int, ...]:
     """A random order of 0..n-1 named by (seed, purpose, index)."""
-    return torch.randperm(n, generator=generator(seed, purpose, index)).tolist()
+    return tuple(torch.randperm(n, generator=generator(seed, purpose, index)).tolist())

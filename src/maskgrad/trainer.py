@@ -61,8 +61,9 @@ class Trainer:
             raise UserError("pass either task, or train_dataset with reward_funcs")
         if task is not None and not isinstance(task, Mapping):
             raise UserError(f"task {task!r} is no mapping: pass for example {{'name': 'sudoku'}}")
-        if clash := [key for key in ("model", "task", "algorithm") if isinstance(config.get(key), str)]:
-            raise UserError(f"config[{clash[0]!r}] is text: pass it as an argument of Trainer")
+        for key in ("model", "task", "algorithm"):
+            if not isinstance(config.get(key, {}), Mapping):
+                raise UserError(f"config[{key!r}] is {config[key]!r}, no mapping: pass it as an argument of Trainer")
         asked = config.get("algorithm", {}).get("name", algorithm.name)
         if asked != algorithm.name:
             raise UserError(f"config asks for algorithm {asked!r}, the argument is {algorithm.name!r}: name one")

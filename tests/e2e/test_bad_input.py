@@ -592,6 +592,7 @@ def test_one_sentence_and_nothing_is_lost(
         ({"task": {"name": "sudoku"}, "reward_funcs": [len]}, "reward_funcs"),
         ({"task": {"name": "sudoku"}, "config": {"algorithm": {"name": "spg"}}}, "name one"),
         ({"task": "sudoku"}, "is no mapping"),
+        ({"task": {"name": "sudoku"}, "config": {"algorithm": None}}, "no mapping"),
     ],
 )
 def test_trainer_arguments_that_contradict_each_other(extra: dict, words: str, tmp_path: Path) -> None:
